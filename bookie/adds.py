@@ -50,7 +50,6 @@ class AddBatch:
     recovery: bool
     """Whether the adds pass the fence (BookKeeper RECOVERY_ADD)."""
     frames: bytes
-    """Whole v2 add frames back to back."""
     offsets: Sequence[int]
     """Where each frame begins; a `range` when all have the same length."""
 
@@ -178,7 +177,6 @@ def _finish(
     adds: list[tuple[int, AddBatch]],
     refused: list[Refused],
 ) -> None:
-    """Damaged entries are `refused`."""
     flags = batch.head & _FLAGS_MASK
     count = len(batch.offsets)
     if batch.ledger_id < 0 or batch.first < 0:

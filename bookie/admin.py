@@ -32,7 +32,6 @@ from octavo.tls.contexts import Certificates
 from octavo.tls.listening import TlsListener, plain_http
 
 Handler = Callable[[Mapping[str, str]], Any]
-"""May return an awaitable."""
 
 _REQUEST_BYTES_MAX = 8 * 1024
 _REQUEST_S_MAX = 10.0
@@ -71,9 +70,8 @@ class AdminServer:
         self._routes: dict[tuple[str, str], tuple[Handler, tuple[str, ...]]] = {}
         self._listener: asyncio.Server | TlsListener | None = None
         self._connections: dict[asyncio.StreamWriter, str] = {}
-        """By address, in order of arrival."""
         self._silent: dict[asyncio.StreamWriter, None] = {}
-        """They have sent no request yet."""
+        """Connections that have sent no request yet."""
         self.port = 0
 
     def describe(self) -> dict[str, int]:
@@ -92,10 +90,7 @@ class AdminServer:
         return [f"{method} {path}" for method, path in sorted(found, key=lambda one: one[::-1])]
 
     async def start(self, host: str, port: int, tls: Certificates | None = None) -> None:
-        """By https:
-
-        if `tls` is given. Raises `ListenFailed`.
-        """
+        """`tls` makes it https. Raises `ListenFailed`."""
         try:
             if tls is None:
                 self._listener = server = await asyncio.start_server(
@@ -130,14 +125,13 @@ class AdminServer:
                 writer.write(await self._answer(head, _shown(head, writer)))
                 await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # the client is gone, or does not speak HTTP
+            pass
         finally:
             self._connections.pop(writer, None)
             self._silent.pop(writer, None)
             writer.close()
 
     def _has_room(self, address: str) -> bool:
-        """Cut off a silent connection if necessary."""
         same = [one for one, its in self._connections.items() if its == address]
         if len(same) >= _CONNECTIONS_OF_ADDRESS_MAX:
             return self._cut_off(one for one in same if one in self._silent)
@@ -146,7 +140,6 @@ class AdminServer:
         return True
 
     def _cut_off(self, silent: Iterable[asyncio.StreamWriter]) -> bool:
-        """The first of these; False when there is none."""
         oldest = next(iter(silent), None)
         if oldest is None:
             return False
@@ -182,7 +175,6 @@ class AdminServer:
         return None
 
     async def _refusal(self, method: str, path: str, shown: Shown) -> tuple[str, str, bytes] | None:
-        """None when the caller may ask."""
         guard = self._guard
         if guard is None or not guard.secured:
             return None
@@ -262,7 +254,6 @@ def flag_of(query: Mapping[str, str], name: str) -> bool:
 
 
 def _parameters(query: str, known: Sequence[str]) -> dict[str, str]:
-    """Raises `BadParameter` for unknown and repeated parameters."""
     found: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name not in known:
@@ -280,7 +271,7 @@ def _address_of(writer: asyncio.StreamWriter) -> str:
 
 
 def _shown(head: bytes, writer: asyncio.StreamWriter) -> Shown:
-    given = ", ".join(_values(head, b"authorization")) or None  # several headers prove nothing
+    given = ", ".join(_values(head, b"authorization")) or None
     tls = writer.get_extra_info("ssl_object")
     peer = writer.get_extra_info("peername") or ("?",)
     return Shown(given, tls and tls.getpeercert(True), ":".join(map(str, peer[:2])))

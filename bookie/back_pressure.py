@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from octavo.protocol.frames import FrameReceiver
 
 CHUNK_BYTES_MIN = 1024
-"""While memory is short."""
+"""The smallest chunk that is read while memory is short."""
 _CHUNK_SHARE = 1024
 RUN_BYTES = 700
-"""In addition to a waiting batch's frames."""
+"""The cost of a waiting batch in addition to its frames."""
 MODEST_BYTES = 64 * 1024
 """At `Pressure.GREEDY`, a client with fewer bytes on their way may send on."""
 _CHUNK_BYTES = (sys.maxsize, 32 * 1024, 1024, 1024)
@@ -45,10 +45,9 @@ _CHUNK_BYTES = (sys.maxsize, 32 * 1024, 1024, 1024)
 REQUESTS_PER_TURN = 2_000
 """Tens of milliseconds of work; the last chunk of a turn may exceed it."""
 REQUESTS_PER_CHUNK = 250
-"""A socket should bring so much at once."""
 _READ_PER_TURN = 16
 PEAK_BYTES = 128 * 1024
-"""Within a millisecond or in one chunk."""
+"""Bytes of adds within a millisecond or in one chunk."""
 _AT_ONCE_S = 0.001
 BURST_S = 0.02
 """Two peaks within this time make a burst."""
@@ -74,7 +73,6 @@ class Budget:
         return {"bytes": self.used}
 
     def when_room(self, listener: Callable[[], None]) -> None:
-        """When the use falls below the bound again."""
         self._listeners.append(listener)
 
     @property
@@ -97,8 +95,7 @@ class Budget:
 
 
 class FrameRoom:
-    """A long frame gets its room whole or not at all, so that half frames cannot wait for each
-    other.
+    """A long frame gets its room whole or not at all: half frames must not wait for each other.
 
     At least one grant is always given.
     """
@@ -131,7 +128,6 @@ class FrameRoom:
 
     @property
     def chunk_bytes(self) -> int:
-        """While room is short."""
         return max(CHUNK_BYTES_MIN, (self.bytes_max - self.used) // _CHUNK_SHARE)
 
     def change(self, by: int) -> None:
@@ -143,7 +139,6 @@ class FrameRoom:
             self._grant()
 
     def ask(self, who: Flow, more: int) -> bool:
-        """Else queue `who` and return false."""
         if self._waiting or not self._fits(more):
             self._waiting[who] = more
             return False
@@ -155,7 +150,7 @@ class FrameRoom:
         self._waiting.pop(who, None)
 
     def give_back(self, who: Flow, size: int, *, granted: bool) -> None:
-        """`who` holds `size` bytes."""
+        """Take `who` out of the queue, and free its `size` bytes."""
         self._waiting.pop(who, None)
         self._grants -= granted
         self.change(-size)
@@ -227,8 +222,6 @@ class Turns:
 
 
 class Pressure(enum.IntEnum):
-    """Which clients have to wait."""
-
     NONE = 0
     GREEDY = 1
     """Connections with more than `MODEST_BYTES` on their way."""
@@ -262,11 +255,10 @@ class AddPressure:
 
     @property
     def has_room_for_recovery(self) -> bool:
-        """Their bound is a quarter higher."""
+        """Recovery's adds have a bound that is a quarter higher."""
         return self.used < self._add_bytes_max + self._add_bytes_max // 4
 
     def update(self, pending_bytes: int, pending_runs: int) -> None:
-        """By what waits for the journal now."""
         cache = self._cache
         over = cache.active.bytes - cache.memtable_bytes_max
         used = pending_bytes + RUN_BYTES * pending_runs + max(0, over)
@@ -327,8 +319,7 @@ class Counted(Protocol):
     def pauses(self) -> Counter: ...
 
     @property
-    def stalled(self) -> Counter:
-        """By kind of memory."""
+    def stalled(self) -> Counter: ...
 
 
 class Pause(enum.Flag):
@@ -370,7 +361,6 @@ class Flow:
         self.pauses = Pause.NONE
         self.peer = ""
         self._chunk_bytes = sys.maxsize
-        """Adapted to the last chunk's requests."""
         self._held_bytes = 0
         self._granted = False
         self._held_since = 0.0
@@ -449,7 +439,6 @@ class Flow:
             self._turns.wait(self)
 
     def kept(self, taken: int) -> None:
-        """The unfinished frame follows the `taken` bytes."""
         receiver = self._receiver
         if self._granted:
             if not taken:
@@ -475,7 +464,6 @@ class Flow:
             self.resume(Pause.FRAMES)
 
     def granted(self, size: int) -> None:
-        """There is room for the rest of the frame."""
         self._granted = True
         self._held_bytes += size
         self._held_since = self._loop.time()
@@ -496,7 +484,7 @@ class Flow:
         self._answers.change(size)
 
     def written(self, size: int) -> None:
-        """The transport has them: count what it still holds."""
+        """The transport has these answers: count what it still holds."""
         self._written_bytes += size
         self._batches.append((self._written_bytes, size))
         self._batch_bytes += size
@@ -509,12 +497,10 @@ class Flow:
             self._on_hold(True)
 
     def sending(self) -> None:
-        """Watch whether the socket stalls."""
         if self._stall is None:
             self._watch_stall(self._sent_bytes())
 
     def sent(self) -> None:
-        """Make answers again."""
         self._cancel_stall()
         self._count_batches()
         if self.is_held:
@@ -551,7 +537,6 @@ class Flow:
             self._stalled("answers", self.unsent_bytes)
 
     def look(self, now: float) -> None:
-        """While memory is short: it holds memory without progress."""
         sent = self._sent_bytes()
         if self.unsent_bytes == 0 or sent != self._looked_at[0]:
             self._looked_at = (sent, now)

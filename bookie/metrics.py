@@ -32,8 +32,6 @@ _SYNCED = (
 
 
 class _Counts(Collector):
-    """A plain dict of numbers as a counter."""
-
     def __init__(self, name: str, text: str, label: str, counts: Mapping[str, int]) -> None:
         self._about = (name, text, label)
         self._counts = counts
@@ -47,8 +45,6 @@ class _Counts(Collector):
 
 
 class _Damages(Collector):
-    """Damaged places by kind."""
-
     def __init__(self, counts: Callable[[], Mapping[str, int]]) -> None:
         self._counts = counts
 
@@ -77,8 +73,6 @@ class _Scrubbing(Collector):
 
 
 class _Memory(Collector):
-    """Bytes in use and their peak, by purpose."""
-
     def __init__(self, used: Callable[[], Mapping[str, tuple[int, int]]]) -> None:
         self._used = used
 
@@ -97,8 +91,6 @@ class _Memory(Collector):
 
 
 class _Garbage(Collector):
-    """The collector's sums, and its latest findings."""
-
     def __init__(self, status: CollectorStatus) -> None:
         self._status = status
 
@@ -141,8 +133,6 @@ class _Garbage(Collector):
 
 
 class _Bytes(Collector):
-    """Where a bookie's bytes are."""
-
     def __init__(self) -> None:
         self.in_storage: Callable[[], Mapping[str, int]] = dict
         self.logs: CollectorStatus | None = None
@@ -160,8 +150,6 @@ class _Bytes(Collector):
 
 
 class WriteMetrics:
-    """The metrics of a bookie's writes."""
-
     def __init__(self, registry: CollectorRegistry) -> None:
         def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
             return Histogram(name, text, labels, buckets=buckets, registry=registry)
@@ -205,7 +193,6 @@ class WriteMetrics:
         self._bytes.in_storage = lambda: stats.bytes_by_state()
 
     def collected(self, status: CollectorStatus) -> None:
-        """Which bytes of the entry logs are live."""
         self._bytes.logs = status
 
     def _group(self, group: Group) -> None:
@@ -327,5 +314,4 @@ class BookieMetrics:
         self.writing.collected(status)
 
     def exposition(self) -> bytes:
-        """In the Prometheus text format."""
         return generate_latest(self.registry)

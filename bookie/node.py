@@ -69,14 +69,12 @@ _RETRY_MAX_S = 5.0
 _RISE_EVERY_S = 60.0
 """The longest time between two raises of the high-water mark."""
 _RISE_PAUSE_S = 1.0
-"""The shortest time, when ledgers have begun here."""
+"""The shortest time, if ledgers have begun here."""
 _LISTED = 1000
-"""Rows of the admin port without `limit`."""
+"""Rows of an answer on the admin port without `limit`."""
 
 
 class BookieStartTimeout(OctavoError):
-    """Metadata did not answer in time."""
-
     name = "bookie-start-timeout"
     scope = Scope.PROCESS
 
@@ -132,11 +130,9 @@ class BookieNode:
         self._told_read_only = config.read_only
         self._short_of_space = False
         self._short_because = ""
-        """Why it last turned read-only for lack of space."""
         self._free_bytes = self._most_free_bytes = 0
         self._total_bytes = 0
         self._free_told = 0
-        """The free bytes that the registration shows."""
         self._stopping = False
         self._version = _version()
         self.metrics.writing.observe_disk(disk)
@@ -171,7 +167,6 @@ class BookieNode:
 
     @property
     def port(self) -> int:
-        """The real port once started."""
         return self._listener.port if self._listener is not None else self.config.port
 
     @property
@@ -189,17 +184,15 @@ class BookieNode:
 
     @property
     def read_only(self) -> bool:
-        """It takes no ordinary adds at present."""
         return self._told_read_only or self._short_of_space
 
     @property
     def read_only_because(self) -> str:
-        """In words; empty when it is not."""
+        """Say why the bookie is read-only; empty when it is not."""
         told = [space.TOLD] if self._told_read_only else []
         return "; ".join((*told, self._short_because) if self._short_of_space else told)
 
     def info(self) -> dict[str, Any]:
-        """The answer to `NODE_INFO`."""
         return {
             "bookie_id": self.bookie_id,
             "incarnation": self.incarnation,
@@ -231,7 +224,6 @@ class BookieNode:
         )
 
     def _show(self, storage: Storage, server: BookieServer, collector: Collector) -> None:
-        """Expose metrics and register the admin port's routes."""
         metrics, admin = self.metrics, self.admin
         metrics.writing.observe(storage.write_stats)
         metrics.reads_of(storage.read_stats)
@@ -391,7 +383,6 @@ class BookieNode:
         log.info("bookie_stopped", bookie=self.bookie_id)
 
     async def _release(self) -> None:
-        """Close and unlock whatever is open."""
         self.admin.close()
         if self._guard is not None:
             await self._guard.close()
@@ -413,7 +404,7 @@ class BookieNode:
     # Limbo
 
     async def end_limbo(self) -> None:
-        """All lost entries are here again; register without limbo."""
+        """All lost entries are here again: register without limbo."""
         await self.storage.limbo_file.end()
         self.metrics.limbo.set(0)
         self._registration_due.set()
@@ -487,7 +478,6 @@ class BookieNode:
             self._registration_due.set()
 
     async def _measure_space(self) -> dict[str, tuple[int, int]]:
-        """(free, total) bytes of each folder's file system."""
         measured: dict[str, tuple[int, int]] = {}
         for folder in self.config.directories:
             try:
@@ -540,7 +530,6 @@ class BookieNode:
     # Failure
 
     def _fail(self, error: BaseException) -> None:
-        """Stop at once: it would be wrong to serve."""
         if self.failed.done():
             return
         log.critical(

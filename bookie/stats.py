@@ -17,7 +17,6 @@ class ReadStats:
         self.ahead_bytes = {"useful": 0, "wasted": 0}
         """Bytes read ahead that were asked for later, or dropped unused."""
         self.on_cold_wait: Callable[[float], None] = lambda _: None
-        """Seconds that each cold read waited for a thread."""
 
 
 class Group(NamedTuple):
@@ -27,14 +26,13 @@ class Group(NamedTuple):
     waited_s: float
     """How long the oldest append had waited when the write began."""
     seconds: float
-    """The duration of write and sync."""
 
 
 class WriteStats:
     def __init__(self) -> None:
         self.on_group: Callable[[Group], None] = lambda _: None
         self.on_flush: Callable[[int, float], None] = lambda *_: None
-        """After each flush: bytes of the write cache, seconds."""
+        """Called with bytes of the write cache, and seconds."""
         self.bytes_by_state: Callable[[], Mapping[str, int]] = dict
         """By state: `journal` (a start would replay them), `write_cache`, `flushing`."""
 

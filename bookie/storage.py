@@ -6,12 +6,9 @@
 - Reads see only what is durable or deferred, wait for no write, and tell absent from unknown.
 - Memory is bounded: above its bounds `pressure` asks the connections to read less.
 
-After a crash, the index, the logs and the ledger state hold everything before the mark; the journal
-holds the rest and is replayed. `SyncFailed` is final: `on_fatal` is called and nothing is acked any
-more.
-
-All methods are called on the loop; blocking calls run in executors for journals, flushes, reads and
-garbage collection.
+After a crash, everything before the mark is in index, logs and ledger state; the journal has the
+rest. `SyncFailed` is final: `on_fatal` is called and nothing is acked any more. Blocking calls run
+in executors.
 """
 
 from __future__ import annotations
@@ -122,7 +119,7 @@ class Storage:
         self.answers = Budget(config.answer_bytes_max)
         """Answers that clients have not taken yet."""
         self.limbo = restored.limbo
-        """This bookie may have lost something of these ledgers."""
+        """The ledgers of which this bookie may have lost something."""
         self.limbo_file = LimboFile(
             self.limbo, disk, config.ledger_directories, self._flush_call, self._fail
         )
@@ -148,13 +145,10 @@ class Storage:
         caches, lookups = (self._cache, self._read_cache), self.read_stats.lookups
         self.reads = ReadPath(self.control, *caches, self._cold, self.answers, lookups)
         self.compactor = self._new_compactor()
-        """Empties and removes the logs that the collector chooses."""
         self.scrubber = self._new_scrubber(disk)
-        """Its owner runs it."""
         self.pressure = AddPressure(
             self._cache, config.journal_queue_bytes_max, config.add_bytes_max
         )
-        """How far the disk is behind the adds."""
         self.duplicate_adds = DuplicateAdds(
             self.reads,
             lambda batch: self.control.admission(batch, read_only=self.disk_full),
@@ -162,7 +156,6 @@ class Storage:
             self._commit,
             self._update_pressure,
         )
-        """Adds of entries that may be here already."""
         self._flushing = self._new_flushing()
 
     # Start and end
@@ -278,11 +271,9 @@ class Storage:
 
     @property
     def executors(self) -> list[Executor]:
-        """The threads of this storage."""
         return self._threads.all
 
     def _fail(self, error: BaseException) -> None:
-        """Nothing can be promised any more."""
         if isinstance(error, GeneratorExit):
             return  # the loop is gone, so no caller waits for an answer
         if self._failed is None:
@@ -389,11 +380,10 @@ class Storage:
     # Ledgers
 
     def ledgers(self) -> list[int]:
-        """Not deleted, ascending."""
         return self._states.ids()
 
     async def delete_ledger(self, ledger_id: int) -> None:
-        """Durable: reads then raise `NoSuchLedger`, and adds are refused."""
+        """Reads then raise `NoSuchLedger`, and adds are refused."""
         await self.control.delete(ledger_id, self._clock())
 
     def _deleted(self, ledger_id: int) -> None:

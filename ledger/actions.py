@@ -27,7 +27,7 @@ class Forced:
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """Answer callers up to `last_entry`, in order: durable."""
+    """All entries up to `last_entry` are durable: answer callers, in order."""
 
     last_entry: int
 
@@ -75,7 +75,7 @@ class ChangeDelayed:
 
 @dataclass(frozen=True, slots=True)
 class Stalled:
-    """Too few bookies to continue. Wait, then call `give_up`."""
+    """Too few bookies are left. Wait, then call `give_up`."""
 
     bookies: tuple[str, ...]
 
@@ -153,8 +153,6 @@ class EndFound:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Closed by this recovery or (`adopted`) by another process."""
-
     metadata: LedgerMetadata
     version: int
     adopted: bool

@@ -24,10 +24,9 @@ T = TypeVar("T")
 
 class Ticking(Protocol):
     def tick(self, now: float) -> bool:
-        """`now` is `loop.time()`; False: nothing waits any more."""
+        """`now` is `loop.time()`; return False when nothing waits any more."""
 
-    def fail(self, error: OctavoError) -> None:
-        """`tick` raised: fail all callers."""
+    def fail(self, error: OctavoError) -> None: ...
 
 
 class OpenWriter(Protocol):
@@ -40,8 +39,6 @@ class Doubting(Protocol):
 
 
 class LedgerContext(Protocol):
-    """As writers, readers and recoveries see it."""
-
     options: LedgerOptions
     rng: random.Random
     records: LedgerStore

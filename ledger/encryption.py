@@ -29,7 +29,7 @@ def wrapped_of(metadata: LedgerMetadata) -> Wrapped | None:
 
 
 def plain_length(metadata: LedgerMetadata) -> int:
-    """Before encryption, of a closed ledger."""
+    """Count the bytes of a closed ledger before encryption."""
     if ENCRYPTION_KEY not in metadata.custom:
         return metadata.length
     return metadata.length - OVERHEAD_BYTES * (metadata.last_entry + 1)
@@ -67,7 +67,6 @@ class Opening:
         self._key: DataKey | None = None if keys is None else keys.of(wrapped)
 
     async def check(self) -> None:
-        """Raises the key errors of `opened`."""
         await self._held().opening()
 
     def anew(self, metadata: LedgerMetadata) -> Opening:

@@ -17,8 +17,6 @@ class BadLedgerOption(LedgerError):
 
 
 class LedgerNotFound(LedgerError):
-    """Never made, or deleted."""
-
     name = "ledger-not-found"
     http_status = 404
     scope = Scope.LEDGER
@@ -39,7 +37,7 @@ class LedgerClosed(LedgerError):
 
 
 class NotEnoughBookies(LedgerError):
-    """`why` says what is wrong with the others."""
+    """`why` says what is wrong with the other bookies."""
 
     name = "not-enough-bookies"
     http_status = 503
@@ -54,7 +52,7 @@ class NotEnoughBookies(LedgerError):
 
 
 class TooFewBookies(NotEnoughBookies):
-    """Even if all were up: waiting will not help."""
+    """Waiting will not help: even all bookies of the cluster are too few."""
 
     name = "too-few-bookies"
     retryable = False
@@ -71,8 +69,6 @@ class TooFewBookies(NotEnoughBookies):
 
 
 class BookieUnavailable(LedgerError):
-    """Not reached, connection broken, or no answer in time."""
-
     name = "bookie-unavailable"
     http_status = 503
     retryable = True
@@ -176,14 +172,12 @@ class DuplicateEntryId(LedgerError):
 
 
 class ClientClosed(LedgerError):
-    """Ledgers stay open until their recovery."""
-
     name = "client-closed"
     http_status = 503
 
 
 class WriteRefused(LedgerError):
-    """An ensemble change does not repair the reason."""
+    """An ensemble change would not help."""
 
     name = "write-refused"
     http_status = 503

@@ -26,14 +26,12 @@ _PAUSE_S_MAX = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ChangeWritten:
-    """Its content is as wanted."""
-
     version: int
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeLost:
-    """Another process changed it first, to `current`."""
+    """Another process changed the record first, to `current`."""
 
     current: LedgerMetadata
     version: int

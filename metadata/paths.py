@@ -28,14 +28,12 @@ def check_folder(path: str) -> str:
 
 
 def join(parent: str, *names: str) -> str:
-    """Each name must be a single safe step."""
     for name in names:
         assert is_safe_name(name), f"{name!r} cannot be a name in a metadata path"
     return "/".join((parent.rstrip("/"), *names))
 
 
 def parent_of(path: str) -> str:
-    """`/` above the first step."""
     return path.rpartition("/")[0] or "/"
 
 
@@ -44,6 +42,6 @@ def name_of(path: str) -> str:
 
 
 def parents_of(path: str) -> list[str]:
-    """From the outermost inwards, without `/`."""
+    """Return the outermost path first, without `/`."""
     steps = path.split("/")[1:-1]
     return ["/" + "/".join(steps[: count + 1]) for count in range(len(steps))]

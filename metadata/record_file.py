@@ -42,11 +42,11 @@ CHANGES_KEPT = 10_000
 """A watcher that falls further behind gets a false alarm for all paths."""
 SWEEP_INTERVAL_MS = 50
 BUSY_TIMEOUT_MS = 10
-"""It delays this process's reads, too."""
+"""SQLite waits for a lock this long, and delays this process's reads."""
 
 
 def boot_clock_ms() -> int:
-    """The same for every process; never set back."""
+    """The value is the same for every process, and never set back."""
     return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)) // 1_000_000
 
 
@@ -408,7 +408,7 @@ class RecordFile:
         return 0 if row is None else int(row[0])
 
     def has_changes(self) -> bool:
-        """By any connection, since the last call. Very cheap."""
+        """Changes by any connection since the last call. Very cheap."""
         data_version = self._db.execute("PRAGMA data_version").fetchone()[0]
         state = (data_version, self._db.total_changes)
         changed = state != self._seen_state
@@ -416,7 +416,6 @@ class RecordFile:
         return changed
 
     def take_changes(self) -> Changes:
-        """Our own included, each key once and in order."""
         rows = self._db.execute(
             "SELECT seq, path, of_children FROM changes WHERE seq > ? ORDER BY seq",
             (self._seen_seq,),

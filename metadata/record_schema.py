@@ -131,6 +131,6 @@ def is_locked(error: Exception) -> bool:
 
 
 def is_transient(error: Exception) -> bool:
-    """The file is locked, or has no room."""
+    """Whether the file is only locked, or has no room."""
     full = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL
     return full or is_locked(error)

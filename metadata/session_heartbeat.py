@@ -30,7 +30,7 @@ class SessionHeartbeats:
         os.pwrite(self._fd, _SLOT.pack(ends_ms), _SLOT.size * session_id)
 
     def read(self, session_id: int) -> int:
-        """0 if never written. Raises `OSError`."""
+        """Return 0 if it was never written. Raises `OSError`."""
         found = os.pread(self._fd, _SLOT.size, _SLOT.size * session_id)
         return int(_SLOT.unpack(found)[0]) if len(found) == _SLOT.size else 0
 

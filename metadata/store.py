@@ -32,7 +32,7 @@ class RecordNotFound(MetadataError):
 
 
 class RecordExists(MetadataError):
-    """Also if a record to delete has children."""
+    """A record exists at the path, or a record to delete has children."""
 
     name = "record-exists"
     http_status = 409
@@ -68,7 +68,7 @@ class RecordTooLong(MetadataError):
 
 
 class MetadataUnusable(MetadataError):
-    """Wrong file, wrong rights, newer format."""
+    """The store has the wrong file, wrong rights, or a newer format."""
 
     name = "metadata-unusable"
     http_status = 503

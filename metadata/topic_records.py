@@ -35,7 +35,7 @@ R = TypeVar("R")
 
 
 def unsaid() -> Any:
-    """Its default, None, is not written."""
+    """A field whose default, None, is not written."""
     return field(default=None, metadata={BRIEF: True})
 
 
@@ -88,7 +88,7 @@ class TopicRecord:
 
     @property
     def stands(self) -> bool:
-        """It is complete, and not being deleted."""
+        """Whether it is complete, and not being deleted."""
         return not self.deleting and (self.fork is None or self.fork.made)
 
     @property
@@ -325,7 +325,7 @@ def encode_record(record: Any) -> bytes:
 
 
 def decode_record(kind: type[R], what: str, data: bytes) -> R:
-    """`what` names it in errors. Raises only `BadRecord`."""
+    """`what` names the record in errors. Raises only `BadRecord`."""
     try:
         fields = msgpack.unpackb(data, strict_map_key=False)
     except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:
@@ -376,7 +376,6 @@ def _to_map(record: Any) -> dict[str, Any]:
 
 
 def _says_nothing(value: Any) -> bool:
-    """A newer version's additions are never left out."""
     if isinstance(value, Policies):
         return value == Policies() and not value.extra
     return value is None

@@ -204,11 +204,10 @@ class TopicStore:
         await self._write(path, record, version)
 
     async def remove_owners_folder(self, namespace: str, topic: str) -> None:
-        """Unless an owner's record exists."""
+        """Keep the folder if an owner's record exists."""
         await self._remove_empty(join(OWNERS_ROOT, namespace, topic))
 
     async def list_owners_folders(self, namespace: str) -> list[str]:
-        """Topics that have or had owners, sorted."""
         return await self._store.children(join(OWNERS_ROOT, namespace))
 
     async def list_topics(self, namespace: str) -> list[str]:
@@ -222,7 +221,6 @@ class TopicStore:
     async def create_partition(
         self, namespace: str, topic: str, partition: int, record: PartitionRecord
     ) -> None:
-        """Its version is 0."""
         await self._create(partition_path(namespace, topic, partition), record)
 
     async def read_partition(
@@ -345,6 +343,5 @@ class TopicStore:
             await self._store.delete(path)
 
     async def _remove_empty(self, path: str) -> None:
-        """Unless there are paths below it."""
         with contextlib.suppress(RecordExists):
             await self._remove(path)

@@ -153,7 +153,6 @@ class ZooKeeperStore:
 
     @property
     def session_timeout_ms(self) -> int:
-        """As requested."""
         return self._session_timeout_ms
 
     # -- start and close
@@ -184,7 +183,6 @@ class ZooKeeperStore:
         self._pulse = asyncio.create_task(self._pulse_forever(), name="metadata-pulse")
 
     async def _reason(self, host: str) -> str:
-        """Say why `host` cannot be used, for operators."""
         name, _, port = host.rpartition(":")
         context = None if self._tls is None else self._tls()
         try:
@@ -296,7 +294,7 @@ class ZooKeeperStore:
         return int(stat.version)
 
     async def changed_at(self, path: str) -> int | None:
-        """By the clock of the ensemble's leader."""
+        """The time is by the clock of the ensemble's leader."""
         _, stat = await self._read("read", check_path(path), self._client.get_async)
         return int(stat.mtime)
 

@@ -23,9 +23,7 @@ class ConnectionHandler(SequentialThreadingHandler):  # type: ignore[misc]  # ka
         super().__init__()
         self._attempt_s = session_timeout_ms / 1000 * _FIRST_ATTEMPT_SHARE
         self._opening: socket.socket | None = None
-        """kazoo waits for the answers to its first packets."""
         self._unanswered = 0
-        """Since a connection was last open."""
 
     def create_connection(self, *args: Any, timeout: float | None = None, **options: Any) -> Any:
         """Raises `OSError`, and kazoo's time-out error."""
@@ -39,7 +37,6 @@ class ConnectionHandler(SequentialThreadingHandler):  # type: ignore[misc]  # ka
         return made
 
     def connect(self, *args: Any, **options: Any) -> Any:
-        """Make the connection, like kazoo's own handler."""
         return super().create_connection(*args, **options)
 
     def select(

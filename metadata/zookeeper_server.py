@@ -39,7 +39,6 @@ def find_java() -> str:
 
 
 def find_class_path() -> str:
-    """PySpark's jars, else Debian's."""
     spec = importlib.util.find_spec("pyspark")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         jars = Path(folder, "jars")
@@ -62,7 +61,6 @@ class ServerTls(NamedTuple):
 
 
 def pem_store(path: Path, certificate: Path, key: Path) -> Path:
-    """PEM; only its owner can read the file."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(handle, "wb") as file:
         file.write(key.read_bytes() + certificate.read_bytes())

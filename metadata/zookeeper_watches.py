@@ -46,7 +46,6 @@ class PlacedWatches:
         self._placements = 0
 
     def place_all(self) -> None:
-        """All watchers are called."""
         self._placed.clear()
         for key in self._table:
             self._place(key)

@@ -22,7 +22,7 @@ ATTRIBUTE_APPEND_TIME = 0x08
 
 
 def stamp_of(time_ms: int) -> int:
-    """From 1 on; 0 and −1 mean no time."""
+    """Return a stamp from 1 on; 0 and −1 mean no time."""
     return time_ms % SPAN_MS + 1
 
 

@@ -16,7 +16,7 @@ class Bounds:
     least: float | None = 1
     most: float | None = None
     words: str = ""
-    """The right values, where the numbers are not enough."""
+    """The allowed values in words, where the numbers are not enough."""
 
     def __str__(self) -> str:
         if self.words:

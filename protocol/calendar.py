@@ -17,7 +17,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def in_calendar(time_ms: int) -> bool:
-    """From 1970 to 9999."""
+    """Whether the time is in the years 1970 to 9999."""
     return 0 <= time_ms <= TIMESTAMP_MS_MAX
 
 

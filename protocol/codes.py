@@ -59,7 +59,7 @@ class KafkaCode(enum.IntEnum):
 
     @property
     def is_retried(self) -> bool:
-        """Kafka's clients repeat the request by themselves."""
+        """Whether Kafka's clients repeat the request by themselves."""
         return self in _RETRIED
 
 
@@ -107,7 +107,7 @@ class ProtocolError(OctavoError):
 
 
 class FrameTooLong(ProtocolError):
-    """Refused before it is read."""
+    """The frame is refused before it is read."""
 
     name = "frame-too-long"
 
@@ -154,7 +154,7 @@ class BookieIOError(BookieError):
 
 
 class Unauthorized(BookieError):
-    """The caller can neither write nor fence."""
+    """The caller has the wrong key and can neither write nor fence."""
 
     name = "unauthorized"
     http_status = 403

@@ -68,5 +68,4 @@ def unseal(cipher: Cipher, ledger_id: int, entry_id: int, sealed: Buffer) -> byt
 
 
 def looks_sealed(payload: Buffer) -> bool:
-    """For tools without a key."""
     return len(payload) >= OVERHEAD_BYTES and payload[0] == VERSION

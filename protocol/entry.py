@@ -35,7 +35,7 @@ ENTRY_MAX = 2**63 - 1
 
 
 class EntryRange(NamedTuple):
-    """Both included."""
+    """The entries from `first` to `last`, both included."""
 
     first: int = 0
     last: int = ENTRY_MAX
@@ -48,12 +48,10 @@ class EntryRange(NamedTuple):
 
 
 WHOLE = EntryRange()
-"""Future entries included."""
+"""All entries of a ledger, future entries included."""
 
 
 class DigestType(enum.IntEnum):
-    """BookKeeper's numbers."""
-
     CRC32 = 1
     HMAC = 2
     CRC32C = 3
@@ -145,7 +143,7 @@ def pack_entry(
 
 
 def pack_lac(digest: Digest, ledger_id: int, lac: int) -> bytes:
-    """Ledger, LAC, digest, as BookKeeper's writers sign it."""
+    """Encode ledger, LAC and digest, as BookKeeper's writers sign it."""
     front = LAC_ALONE.pack(ledger_id, lac)
     return front + digest.compute(front, b"")
 

@@ -27,7 +27,7 @@ _MAP_LEN_MAX = 1_024
 
 
 class Op(enum.IntEnum):
-    """The keys of request → answer."""
+    """Each operation with the keys of request → answer."""
 
     READ_LAC = 1
     """{ledger} → {lac, entry?}: highest LAC known here, and the last stored entry."""

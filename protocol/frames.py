@@ -72,7 +72,7 @@ BATCH_READ = struct.Struct(">IIqqqiq")
 BATCH_ANSWER = struct.Struct(">IIiqqq")
 
 SCRATCH_BYTES_MIN = 4096
-"""Smaller, ordinary frames would need separate buffers."""
+"""With a smaller buffer, ordinary frames would need separate buffers."""
 _LARGE_FIRST_BYTES = 65_536
 
 ADD_HEADER = header(Op.ADD)
@@ -264,7 +264,7 @@ class FrameReceiver:
         self._large_bytes = 0
         self._filled = 0
         self.held_bytes = 0
-        """Of an unfinished frame, as of the last `keep`."""
+        """Bytes of an unfinished frame, as of the last `keep`."""
         self.missing_bytes = 0
         """0 if no frame is unfinished, or its length is unknown."""
 
@@ -273,7 +273,7 @@ class FrameReceiver:
         return self._large is not None
 
     def get_buffer(self, bytes_max: int = sys.maxsize) -> memoryview:
-        """Never empty. Valid until `received`."""
+        """The buffer is never empty, and valid until `received`."""
         large = self._large
         if large is not None:
             if self._filled == len(large):

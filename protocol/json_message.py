@@ -141,7 +141,6 @@ def stored_value(
     text: str | UnsetType | None = UNSET,
     base64: bytes | UnsetType | None = UNSET,
 ) -> bytes | None:
-    """The bytes that were given to `show_value`."""
     if isinstance(base64, bytes):
         return base64
     if isinstance(text, str):
@@ -164,7 +163,6 @@ def stored_key(text: str | UnsetType | None, base64: bytes | UnsetType | None) -
 
 
 def show_headers(headers: Sequence[tuple[str, bytes | None]]) -> JsonHeaders:
-    """Keeps the headers' order."""
     found: HeadersByName = {}
     last = None
     for name, value in headers:
@@ -213,7 +211,7 @@ def _show_header(value: bytes | None) -> HeaderValue:
 MESSAGE_PARTS_MAX = 500_000
 """Reading them takes about 25 ms."""
 BODY_PARTS_MAX = 300_000
-"""Several messages are first only separated."""
+"""Bodies of several messages are first only separated."""
 _MARKS = (b",", b"[", b"{")
 
 

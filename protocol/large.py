@@ -50,7 +50,7 @@ class LargeBody(msgspec.Struct, frozen=True):
 
 
 def large_body_of(headers: Iterable[tuple[str, bytes | None]]) -> LargeBody | None:
-    """The last such header counts."""
+    """Return the description in the last such header."""
     text = next((text for name, text in reversed([*headers]) if name == LARGE_HEADER), None)
     try:
         return None if text is None else msgspec.json.decode(text, type=LargeBody)
@@ -109,7 +109,6 @@ class Cutter:
         return rest
 
     def body(self) -> LargeBody:
-        """For after the last piece was cut."""
         assert not self._rest
         return LargeBody(self.size, self.pieces, f"{self._crc:08x}", self._upload)
 

@@ -11,7 +11,7 @@ FRAME_OVERHEAD_BYTES = 128
 """Frame header, master key, entry header, longest digest: 4+4+20+32+20 = 80."""
 
 ENTRY_PAYLOAD_BYTES_MAX = FRAME_BYTES_MAX - FRAME_OVERHEAD_BYTES
-"""Fits an add frame under any digest."""
+"""The longest payload that fits an add frame under any digest."""
 
 MESSAGE_BYTES_MAX = 4 * 1024 * 1024
 """Key, value and headers, as `records.record_bytes` counts; fits an entry with its batch."""
@@ -29,7 +29,6 @@ RECORD_HEADERS_MAX = 64 * 1024
 """Of a record: each costs three objects, and a few bytes can announce many."""
 
 JSON_HEADERS_MAX = 1_000
-"""Of a message in JSON."""
 
 TIMESTAMP_MS_MAX = 253_402_300_799_999
 """The end of the year 9999: larger numbers are micro- or nanoseconds."""
@@ -41,5 +40,5 @@ assert FRAME_BYTES_MAX < 2**31
 
 
 def json_line_bytes_max(message_bytes_max: int) -> int:
-    """For NDJSON: base64 is a third longer."""
+    """Lines of NDJSON are longer: base64 adds a third."""
     return message_bytes_max * 4 // 3 + 4096

@@ -13,7 +13,7 @@ _SUBJECTS_MAX = 1000
 class LogLimiter:
     def __init__(self) -> None:
         self._told: dict[str, tuple[float, int]] = {}
-        """When last logged, and the events since; oldest first."""
+        """When each subject was last logged, and its events since; oldest first."""
 
     def count(self, now_s: float, subject: str = "") -> int:
         """`now_s` is of a monotonic clock.
@@ -32,5 +32,5 @@ class LogLimiter:
 
 
 def host_of(peer: str) -> str:
-    """The port differs for every connection."""
+    """Leave out the port, which differs for every connection."""
     return peer.rpartition(":")[0] or peer

@@ -9,7 +9,7 @@ from octavo.protocol.codes import KafkaCode, OctavoError
 NAME_CHARS_MAX = 249
 NAME_PATTERN = rf"[A-Za-z0-9._-]{{1,{NAME_CHARS_MAX}}}"
 NOT_NAMES = (".", "..")
-"""They would climb in a path."""
+"""These names would climb in a path."""
 NAME_RULE = f"a name has 1 to {NAME_CHARS_MAX} of A-Z a-z 0-9 . _ - and is not '.' or '..'"
 
 _NAME_SHOWN_CHARS = 60
@@ -17,7 +17,6 @@ _NAME = re.compile(NAME_PATTERN)
 
 
 def is_name(text: str) -> bool:
-    """Kafka's rule."""
     return _NAME.fullmatch(text) is not None and text not in NOT_NAMES
 
 
@@ -28,7 +27,7 @@ class InvalidName(OctavoError):
 
 
 def checked_name(what: str, text: str) -> str:
-    """`what` says of what. Raises `InvalidName`."""
+    """`what` says what the name is for. Raises `InvalidName`."""
     if is_name(text):
         return text
     shown = text if len(text) <= _NAME_SHOWN_CHARS else text[:_NAME_SHOWN_CHARS] + "…"

@@ -12,13 +12,13 @@ import re
 WHOLE_MAX = 2**63 - 1
 """The largest offset, ledger id, entry id and producer id."""
 AMOUNT = r"(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,20})?"
-"""Before its unit: `30`, `1.5`; without a sign."""
+"""A number before its unit: `30`, `1.5`; without a sign."""
 
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,18}")
 
 
 def whole(text: str, most: int = WHOLE_MAX, least: int = 0) -> int | None:
-    """None unless it is from `least` to `most`."""
+    """Return None unless the number is from `least` to `most`."""
     if _WHOLE.fullmatch(text) is None:
         return None
     found = int(text)

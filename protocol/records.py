@@ -34,7 +34,7 @@ from octavo.protocol.entry import Buffer
 
 _UNLIMITED = 2**31 - 1
 RECORD_OVERHEAD_BYTES = 16
-"""In addition to `record_bytes`; approximate."""
+"""Approximate bytes of a record in addition to `record_bytes`."""
 _LATER_MS = 2
 """Times shifted by this make the builder treat -1 like any other time."""
 _NO_HEADERS: list[tuple[str, bytes | None]] = []
@@ -74,7 +74,7 @@ class Record(NamedTuple):
 def record_bytes(
     key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]]
 ) -> int:
-    """The size that `MESSAGE_BYTES_MAX` bounds."""
+    """Return the size that `MESSAGE_BYTES_MAX` bounds."""
     size = (len(key) if key else 0) + (len(value) if value else 0)
     if headers:
         size += sum(len(name) * 2 + len(text or b"") + 4 for name, text in headers)

@@ -75,9 +75,7 @@ class _Compiled:
         assert len(pattern) <= NAME_CHARS_MAX
         self._any = 0
         self._stars = 0
-        """Where a state may stay."""
         self._places: dict[str, int] = {}
-        """Bits by character."""
         length = 0
         for one in pattern:
             if one == "*":

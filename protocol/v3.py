@@ -81,7 +81,7 @@ class Read(NamedTuple):
     """A long poll waits until the LAC is above it."""
     timeout_ms: int | None = None
     piggyback: bool = False
-    """A long poll asks for the entry after `previous_lac`."""
+    """Whether a long poll asks for the entry after `previous_lac`."""
 
     @property
     def waits(self) -> bool:
@@ -126,7 +126,6 @@ def parse_request(frame: memoryview) -> Request | None:
 
 
 def flags_of_write(write_flags: int) -> int:
-    """Unknown bits are ignored."""
     return int(Flag.DEFERRED_SYNC) if write_flags & _DEFERRED_SYNC else 0
 
 
@@ -158,7 +157,6 @@ def varint(number: int) -> bytes:
 
 
 def head_of(version: int, op: int, txn_id: int) -> bytes:
-    """Repeats the request's header."""
     return b"".join((b"\x08", varint(version), b"\x10", varint(op), b"\x18", varint(txn_id)))
 
 
@@ -242,5 +240,5 @@ def is_auth(call: Call) -> bool:
 
 
 def auth_answer(head: bytes, code: Code = Code.OK, said: AuthMessage = _NOBODY_ASKED) -> bytes:
-    """By default: this bookie requires no authentication."""
+    """By default the answer says that no authentication is required."""
     return answer(head, code, "authResponse", authPluginName=said.plugin, payload=said.payload)

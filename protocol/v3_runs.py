@@ -21,7 +21,7 @@ _FRONT_BYTES = 112
 """The most bytes before a usual add's entry."""
 _REST_BYTES_MAX = 16
 _RUN_MIN = 16
-"""For fewer, a slice for each column costs more."""
+"""For fewer frames, a slice for each column costs more."""
 _HEAD_FRONT = b"\x08\x03\x10\x02\x18"
 """Version 3, operation ADD; then the transaction id."""
 _ADD_TAG = b"\xaa\x06"
@@ -48,12 +48,10 @@ class _Shape(NamedTuple):
 
 
 class Heads(NamedTuple):
-    """Answers repeat these headers."""
-
     adds: int
     txn_bytes: int
     txns: bytes
-    """Back to back. A priority is not repeated."""
+    """The headers lie back to back. A priority is not repeated."""
 
     def answers(self, code: Code, ledger_id: int, first: int) -> bytes:
         """All entry ids have the same encoded length."""
@@ -85,7 +83,7 @@ class Run(NamedTuple):
 
 
 def take_run(data: memoryview, start: int, following: int) -> Run | None:
-    """None if the frame `data[start:following]` is unusual."""
+    """Return None if the frame `data[start:following]` is unusual."""
     shape = _shape(bytes(data[start : min(following, start + _FRONT_BYTES)]), following - start)
     if shape is None:
         return None
@@ -140,7 +138,6 @@ def _digits(first: int, count: int, column: int, more: int) -> bytes:
 
 
 def _shape(front: bytes, size: int) -> _Shape | None:
-    """None if unusual."""
     try:
         return _walked(front, size)
     except IndexError:

@@ -34,11 +34,11 @@ from octavo.protocol.records import Record, not_records
 from octavo.protocol.records import open_batch as open_records
 
 WINDOW_RECORDS = 128
-"""Takes a tenth of a millisecond."""
+"""Decoding a window takes a tenth of a millisecond."""
 WINDOW_BYTES = 2 * RECORD_HEADERS_MAX
-"""Unless a single record is longer."""
+"""A window is longer only for a single longer record."""
 STEP_RECORDS = 2048
-"""Takes less than half a millisecond."""
+"""A step takes less than half a millisecond."""
 _RECORD_BODY_BYTES_MIN = 6
 _VARINT_BYTES_MAX = 5
 _DAMAGED = (CorruptRecordException, ValueError, IndexError, OverflowError)
@@ -65,9 +65,9 @@ class BatchWindows:
         self.header = header
         self._data = data
         self._firsts = array("I", [0])
-        """By window: its first record's number."""
+        """The number of each window's first record."""
         self._starts = array("I", [start])
-        """By window: its first record's position."""
+        """The position of each window's first record."""
         self._index = 0
         self._position = start
 
@@ -80,7 +80,7 @@ class BatchWindows:
         return len(self._data) - self._starts[0]
 
     def step(self) -> bool:
-        """Walk on; False at the end. Raises `InvalidBatch`."""
+        """Walk on; return False at the end. Raises `InvalidBatch`."""
         data, end = self._data, len(self._data)
         index, position = self._index, self._position
         stop = min(self.header.record_count, index + STEP_RECORDS)

@@ -63,7 +63,6 @@ class ConsistencyCheck:
         self.bytes = 0
 
     def run(self) -> None:
-        """Raises `BookieIOError` when the index cannot be read."""
         if self._covered > self._vouched:
             self._damages.report(DamageKind.INDEX, self._index_path)
         for log_id in self._logs.log_ids:
@@ -174,7 +173,7 @@ class ConsistencyCheck:
     # Index → logs
 
     def _check_runs(self) -> None:
-        """Some extents point to no record that was read."""
+        """Find the extents that point to no record that was read."""
         known = {(damage.path, damage.offset) for damage in self._damages.current()}
         present = dict.fromkeys(self._logs.log_ids)
         gone: dict[tuple[int, int], tuple[int, int]] = {}

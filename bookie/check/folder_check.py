@@ -33,9 +33,7 @@ Progress = Callable[[int], None]
 class Report:
     damage: list[Damage] = field(default_factory=list)
     dropped: int = 0
-    """Findings that `damage` does not list."""
     refusals: list[str] = field(default_factory=list)
-    """Why this bookie would not start."""
     notes: list[str] = field(default_factory=list)
     ledgers: int = 0
     journal_blocks: int = 0
@@ -49,7 +47,6 @@ class Report:
         return not self.damage and not self.refusals and not self.dropped
 
     def as_json(self) -> dict[str, Any]:
-        """`damage` is as on the admin port."""
         plain = {**self.__dict__, "damage": [damage.as_json() for damage in self.damage]}
         return {"ok": self.ok, **plain}
 

@@ -32,7 +32,6 @@ _AT_REST = (
     DamageKind.UNREADABLE,
     DamageKind.MISSING_FILE,
 )
-"""A good read disproves these."""
 
 _log = structlog.get_logger()
 
@@ -72,7 +71,6 @@ class LogScrub:
 
     @property
     def done(self) -> bool:
-        """Or the log is gone."""
         return self._walk.done
 
     def step(self) -> int:
@@ -111,7 +109,6 @@ class LogScrub:
             )
 
     def _report(self, fault: Damage, walked: Checked) -> None:
-        """With the entries that the index still finds there."""
         try:
             runs = self._held(fault, walked)
         except BookieIOError as error:
@@ -154,7 +151,6 @@ class LogScrub:
         return [run for run in runs if run.location[:2] == at[:2]]
 
     def _indexed(self) -> list[IndexedExtent]:
-        """By offset, after a bad header."""
         if self._runs is None:
             ledgers = self._walk.ledgers
             if ledgers is None:
@@ -174,7 +170,6 @@ class LogScrub:
             return []
 
     def _lost_file(self, kind: DamageKind) -> None:
-        """Unless GC removed the file."""
         if self._log_id not in self._logs.log_ids:
             self._damages.clear_file(file_name(self._log_id))
             return
@@ -270,7 +265,6 @@ class Scrubber:
             await asyncio.sleep(self._due_s - loop.time())
 
     async def stop(self) -> None:
-        """It touches no file any more on return."""
         self._stopping = True
         if self._under_way is not None and not self._under_way.done():
             await asyncio.wait([self._under_way])
@@ -284,7 +278,6 @@ class Scrubber:
         return asyncio.get_running_loop().time() - self._ended_s
 
     def progress(self) -> tuple[int, int, float]:
-        """Bytes, whole passes, and seconds since the last pass."""
         return self.bytes, self.passes, self.last_pass_age_s
 
     def status(self) -> dict[str, Any]:

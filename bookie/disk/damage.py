@@ -30,8 +30,6 @@ _NAMED_MAX = 3
 
 
 class DamageKind(enum.StrEnum):
-    """The values are labels of the metric."""
-
     FILE_HEADER = "file-header"
     """No record can be trusted to belong to the file."""
     RECORD_HEADER = "record-header"
@@ -50,11 +48,8 @@ class DamageKind(enum.StrEnum):
     UNREADABLE = "unreadable"
     """The disk fails to read these bytes twice."""
     INDEX = "index"
-    """RocksDB found a damaged block."""
     MARK = "mark"
-    """Another copy may be good."""
     JOURNAL = "journal"
-    """It held acknowledged records."""
     STATE = "state"
 
 
@@ -68,9 +63,8 @@ class Damage(NamedTuple):
     path: str
     offset: int
     length: int
-    """0 if it is not known."""
     ledger_id: int | None = None
-    """Its entries `first … last` are lost here."""
+    """The ledger whose entries `first … last` are lost here."""
     first: int | None = None
     last: int | None = None
     found_ms: int = 0
@@ -80,7 +74,7 @@ class Damage(NamedTuple):
 
 
 class DamagedRead(BookieIOError):
-    """The entry may exist."""
+    """The entry may exist: unknown, never absent."""
 
     def __init__(self, message: str, damage: Damage) -> None:
         super().__init__(message)
@@ -161,7 +155,6 @@ class DamageRegistry:
             return list(self._found.values())
 
     def listing(self, limit: int) -> dict[str, Any]:
-        """Oldest first, for the admin port."""
         found = self.current()
         return {
             "findings": len(found),
@@ -170,7 +163,6 @@ class DamageRegistry:
         }
 
     def counts(self) -> dict[str, int]:
-        """For the metric, by kind."""
         found = {kind.value: 0 for kind in DamageKind}
         for damage in self.current():
             found[damage.kind.value] += 1
@@ -180,7 +172,6 @@ class DamageRegistry:
         self._clear(lambda damage: damage.path.rpartition("/")[2] == name)
 
     def clear_range(self, path: str, start: int, end: int, *kinds: DamageKind) -> None:
-        """These bytes were read back good."""
         self._clear(
             lambda damage: (
                 damage.path == path and start <= damage.offset < end and damage.kind in kinds
@@ -200,18 +191,15 @@ class DamageRegistry:
 
 
 class Loss(NamedTuple):
-    """This bookie can no longer vouch for it."""
-
     kind: DamageKind
     path: str
     offset: int
     length: int
-    """0 if unknown, or the file is missing."""
+    """0 if the length is unknown, or the file is missing."""
     why: str
 
 
 OnLoss = Callable[[str], Awaitable[None]]
-"""Limbo for the loss is durable on return."""
 
 
 async def tell_losses(

@@ -36,8 +36,6 @@ class DiskFull(DiskError):
 
 
 class NoDescriptorLeft(DiskError):
-    """The file itself may be good."""
-
     name = "no-descriptor-left"
     retryable = True
 
@@ -58,19 +56,17 @@ class File(Protocol):
     def size(self) -> int: ...
 
     def pread(self, length: int, offset: int) -> bytes:
-        """Fewer bytes only at the end of the file."""
+        """Return fewer bytes only at the end of the file."""
 
     def uncache(self, offset: int, length: int) -> None:
         """The next `pread` reads from the device."""
 
-    def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int:
-        """Back to back; return the bytes written."""
+    def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int: ...
 
     def preallocate(self, length: int) -> None:
         """So that later syncs need not change the file's size."""
 
-    def truncate(self, length: int) -> None:
-        """Zero-extends, too."""
+    def truncate(self, length: int) -> None: ...
 
     def datasync(self) -> None:
         """Raises `SyncFailed`."""
@@ -79,14 +75,13 @@ class File(Protocol):
 
 
 class Disk(Protocol):
-    def open(self, path: str, *, create: bool = False, write: bool = False) -> File:
-        """Raises `FileNotFoundError`; with `create`, `FileExistsError`."""
+    def open(self, path: str, *, create: bool = False, write: bool = False) -> File: ...
 
     def list_directory(self, path: str) -> list[str]:
-        """Sorted; empty without the folder."""
+        """Return the names, sorted; empty without the folder."""
 
     def make_directory(self, path: str) -> None:
-        """With parents. Durable on return."""
+        """Make the folder with its parents. Durable on return."""
 
     def exists(self, path: str) -> bool: ...
 
@@ -97,15 +92,14 @@ class Disk(Protocol):
         """Durable only after `sync_directory`."""
 
     def remove_folder(self, path: str) -> None:
-        """With the files in it. Durable like `unlink`."""
+        """Remove the folder with the files in it. Durable like `unlink`."""
 
     def sync_directory(self, path: str) -> None:
         """Raises `SyncFailed`."""
 
     def free_bytes(self, path: str) -> tuple[int, int]: ...
 
-    def descriptors_max(self) -> int:
-        """Files and sockets of this process."""
+    def descriptors_max(self) -> int: ...
 
     def lock(self, path: str) -> File:
         """Held until closed. Raises `DiskError` naming the holder."""
@@ -125,8 +119,6 @@ def _failure(call: str, path: str, error: OSError) -> DiskError:
 
 
 class RealFile:
-    """Every call blocks."""
-
     __slots__ = ("_fd", "_on_sync", "_path")
 
     def __init__(self, fd: int, path: str, on_sync: OnSync | None = None) -> None:
@@ -209,7 +201,6 @@ class RealFile:
 
 
 OnSync = Callable[[str, float], None]
-"""(path, the seconds that the call took)."""
 
 _datasync = getattr(os, "fdatasync", os.fsync)
 """macOS has no `fdatasync`."""
@@ -219,7 +210,6 @@ _fadvise = getattr(os, "posix_fadvise", None)
 
 class RealDisk:
     on_sync: OnSync | None = None
-    """On the thread that made the sync."""
 
     def open(self, path: str, *, create: bool = False, write: bool = False) -> File:
         flags = os.O_CLOEXEC | (os.O_RDWR if write or create else os.O_RDONLY)
@@ -326,7 +316,6 @@ class RealDisk:
 
 
 def draft_of(path: str) -> str:
-    """Where `replace_file` prepares the new content."""
     return f"{path}.new"
 
 
@@ -349,7 +338,7 @@ def replace_file(disk: Disk, path: str, data: Buffer) -> None:
 
 
 def lock_holder(path: str) -> str | None:
-    """For tools that only look. Without a holder, None."""
+    """For tools that only look. None if no process holds the lock."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -366,8 +355,6 @@ def lock_holder(path: str) -> str | None:
 
 
 class Blocking:
-    """`await blocking(function, *args)` runs `function` in `executor`."""
-
     def __init__(self, executor: Executor) -> None:
         self.executor = executor
 
@@ -382,7 +369,6 @@ def numbered_name(number: int, suffix: str) -> str:
 
 
 def number_in(name: str, suffix: str) -> int | None:
-    """None for other files."""
     stem, dot, rest = name.partition(".")
     if dot + rest != suffix or len(stem) != 16:
         return None

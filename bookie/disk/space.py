@@ -6,13 +6,12 @@ from collections.abc import Mapping
 
 TOLD = "the setting bookie.read_only says so"
 _SHARE_TOLD = 20
-"""One twentieth of the disk."""
+"""Report when a twentieth of the disk has changed."""
 _LEAST_TOLD = 1000
-"""At least, when it has doubled or halved."""
+"""Or when this part has changed, and the free space has doubled or halved."""
 
 
 def has_changed(told: int, free: int, total: int) -> bool:
-    """Whether placement should hear of the change."""
     changed = abs(free - told)
     if changed * _SHARE_TOLD >= total:
         return changed > 0

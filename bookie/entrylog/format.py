@@ -73,7 +73,6 @@ def file_name(log_id: int) -> str:
 
 
 def log_id_of(name: str) -> int | None:
-    """None for other files."""
     return number_in(name, SUFFIX)
 
 
@@ -83,7 +82,7 @@ def encode_file_header(log_id: int) -> bytes:
 
 
 def decode_file_header(data: Buffer) -> int | str:
-    """Or a text that says what is wrong."""
+    """Return the id, or a text that says what is wrong."""
     if len(data) < FILE_HEADER_BYTES:
         return f"header has {len(data)} bytes of {FILE_HEADER_BYTES}"
     magic, version, log_id, crc = FILE_HEADER.unpack_from(data)
@@ -106,7 +105,7 @@ def encode_record(ledger_id: int, first_entry: int, count: int, frames: Sequence
 
 
 def decode_record(data: Buffer, start: int = 0) -> Record | None:
-    """None when the header is not good."""
+    """Return None when the header is not good."""
     end = start + RECORD_BYTES
     if len(data) < end:
         return None
@@ -117,7 +116,6 @@ def decode_record(data: Buffer, start: int = 0) -> Record | None:
 
 
 def encode_map(bytes_of: Mapping[int, int], offset: int) -> bytes:
-    """The map begins at `offset`."""
     parts = [MAP_FRONT.pack(MAP_MAGIC, len(bytes_of))]
     parts += [MAP_ITEM.pack(ledger_id, bytes_of[ledger_id]) for ledger_id in sorted(bytes_of)]
     body = b"".join(parts)
@@ -125,7 +123,7 @@ def encode_map(bytes_of: Mapping[int, int], offset: int) -> bytes:
 
 
 def decode_footer(data: Buffer) -> tuple[int, int] | None:
-    """(map offset, map checksum); None: not sealed."""
+    """Return (map offset, map checksum); None if the log is not sealed."""
     if len(data) < FOOTER.size:
         return None
     offset, crc, magic = FOOTER.unpack_from(data, len(data) - FOOTER.size)
@@ -133,7 +131,7 @@ def decode_footer(data: Buffer) -> tuple[int, int] | None:
 
 
 def decode_map(body: bytes, crc: int) -> dict[int, int] | None:
-    """Bytes by ledger; None: damaged."""
+    """Return bytes by ledger; None if the map is damaged."""
     if len(body) < MAP_FRONT.size or crc32c(body) != crc:
         return None
     magic, count = MAP_FRONT.unpack_from(body)

@@ -68,7 +68,7 @@ class EntryLogs:
         self._current: File | None = None
         self._current_id = 0
         self._last_id = 0
-        """Also of removed logs: no id is used twice."""
+        """Removed logs count too: no id is used twice."""
         self._offset = 0
         self._reserved = 0
         self._bytes_of: dict[int, int] = {}
@@ -82,7 +82,7 @@ class EntryLogs:
         self._current_id = self._last_id = max(self._paths, default=0)
 
     def goes_behind(self, end: tuple[int, int]) -> bool:
-        """Even damage, after `end` (log id, offset)."""
+        """Whether the logs hold anything, even damage, after `end` (log id, offset)."""
         if any(log_id > end[0] for log_id in self._paths):
             return True
         if end[0] not in self._paths:
@@ -101,11 +101,12 @@ class EntryLogs:
     def cut_abandoned(
         self, mark: tuple[int, int], journaled: bool, *, missing: bool = False
     ) -> None:
-        """After the mark a log may be torn, or only in the page cache; the journal has it too.
+        """Cut what follows `mark`: it may be torn, or only in the page cache; the journal has it
+        too.
 
-        If a start lost the mark and the first journal files (`journaled` is false), `mark` is where
-        the index ends, and good records after it are kept. Raises `EntryLogMissing`; if that loss
-        is accepted (`missing`), a new log is begun.
+        If the mark and the first journal files are lost (`journaled` is false), `mark` is where the
+        index ends, and good records after it are kept. Raises `EntryLogMissing`; if that loss is
+        accepted (`missing`), a new log is begun.
         """
         if mark[0] and mark[0] not in self._paths and not missing:
             raise EntryLogMissing(
@@ -190,11 +191,10 @@ class EntryLogs:
 
     @property
     def position(self) -> tuple[int, int]:
-        """Where the next record will stand."""
         return self._current_id, self._offset
 
     def append(self, runs: Sequence[Extent]) -> list[Location]:
-        """Durable after `sync`. Raises `DiskFull`: then nothing was added."""
+        """Durable after `sync`. After `DiskFull` nothing was added."""
         total = sum(RECORD_BYTES + run.frames_bytes for run in runs)
         if self._current is None or (
             self._offset + total > self._log_bytes_max and self._offset > FILE_HEADER_BYTES
@@ -323,7 +323,7 @@ class EntryLogs:
         return self._paths.get(log_id) or f"{self._directories[0]}/{file_name(log_id)}"
 
     def read(self, location: Location, ledger_id: int) -> tuple[Record, bytes]:
-        """Checked. Raises `BookieIOError`."""
+        """Check the record. Raises `BookieIOError`."""
         data = self.read_bytes(location.log_id, location.offset, location.length)
         return self.check_record(data, 0, location, ledger_id)
 
@@ -331,7 +331,7 @@ class EntryLogs:
         return lambda length, offset: self.read_bytes(log_id, offset, length)
 
     def read_bytes(self, log_id: int, offset: int, length: int) -> bytes:
-        """Fewer at the end. Raises `DamagedRead`."""
+        """Return fewer bytes at the end. Raises `DamagedRead`."""
         try:
             with self._file(log_id) as file:
                 return file.pread(length, offset)
@@ -339,7 +339,6 @@ class EntryLogs:
             raise self._unreadable(error, log_id, offset, length) from error
 
     def _unreadable(self, error: DiskError, log_id: int, offset: int, length: int) -> BookieIOError:
-        """Damage, unless the process has no descriptor left."""
         if isinstance(error, NoDescriptorLeft):
             return BookieIOError(f"entry log {file_name(log_id)}: {error}")
         kind = DamageKind.UNREADABLE
@@ -386,7 +385,7 @@ class EntryLogs:
         return DamagedRead(message, damage)
 
     def ledgers_of(self, log_id: int) -> dict[int, int]:
-        """From a sealed log's map, else by a walk."""
+        """Use a sealed log's map, else walk over it."""
         held = self._bytes_of
         if self._current is not None and log_id == self._current_id:
             return dict(held)
@@ -420,7 +419,6 @@ class EntryLogs:
             )
 
     def _records_end(self, log_id: int, found: int) -> int:
-        """Records could be read up to `found`."""
         if self._current is not None and log_id == self._current_id:
             return self._offset
         size = self.size_of(log_id)
@@ -433,7 +431,7 @@ class EntryLogs:
                     return found
         except DiskError as error:
             raise self._unreadable(error, log_id, found, 0) from error
-        return size + 1  # its end is lost: all other logs are sealed
+        return size + 1
 
     def scan(self, log_id: int, offset: int = 0) -> Iterator[tuple[Record, Location]]:
         """Raises `BookieIOError` on a bad file."""
@@ -453,7 +451,6 @@ class LogRemoved(DiskError):
 
 
 def write_tail(file: File, bytes_of: dict[int, int], end: int) -> None:
-    """Cut what follows, and sync."""
     tail = encode_map(bytes_of, end)
     file.preallocate(end + len(tail))
     file.pwritev([tail], end)
@@ -462,7 +459,6 @@ def write_tail(file: File, bytes_of: dict[int, int], end: int) -> None:
 
 
 def ends_at(file: File, offset: int) -> bool:
-    """Whatever the file's length is."""
     front = file.pread(MAP_FRONT.size, offset)
     if len(front) < MAP_FRONT.size:
         return False

@@ -31,7 +31,6 @@ class _OpenLog:
         self.reads = 0
         self.written = written
         self.dropped = False
-        """The last running read closes it."""
 
     @property
     def is_idle(self) -> bool:
@@ -43,7 +42,7 @@ class OpenLogs:
         self._open_max = open_max
         self._lock = threading.Lock()
         self._open: OrderedDict[int, _OpenLog] = OrderedDict()
-        """The most recently used is last."""
+        """The most recently used log is last."""
         self._leaving = 0
 
     def __len__(self) -> int:
@@ -80,7 +79,7 @@ class OpenLogs:
             file = open_file()
         mine = _OpenLog(file)
         with self._lock:
-            log = self._open.setdefault(log_id, mine)  # two reads may come here at once
+            log = self._open.setdefault(log_id, mine)
             log.reads += 1
             self._open.move_to_end(log_id)
         if log is not mine:
@@ -126,7 +125,6 @@ class OpenLogs:
         self._close(self._take_idle(self._open_max))
 
     def drop(self, log_id: int) -> None:
-        """Once the last read of the log has ended."""
         with self._lock:
             log = self._open.pop(log_id, None)
             if log is None:

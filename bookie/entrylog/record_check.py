@@ -20,7 +20,7 @@ from octavo.protocol.frames import LENGTH
 class Fault(NamedTuple):
     kind: DamageKind
     offset: int
-    """From the first byte of the frames."""
+    """The offset from the first byte of the frames."""
     length: int
     first: int
     last: int

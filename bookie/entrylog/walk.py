@@ -1,8 +1,8 @@
 """Walk over an entry log, record by record. All code that goes through a log uses it.
 
 At a bad record the caller of `LogWalk` decides; `LogCheck` names what it skipped, and checks all
-checksums. The file is opened for each step, so that a log may be removed in between. A refused read
-is repeated once before it counts as damage.
+checksums. Each step opens the file, so that a log may be removed in between. A refused read is
+repeated once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Read = Callable[[int, int], bytes]
 
 class Step(NamedTuple):
     location: Location
-    """Length 0 without a good header."""
+    """The length is 0 without a good header."""
     record: Record | None
     frames: bytes
     """Without a good header: the bytes in its place. Empty when only headers are walked."""
@@ -94,7 +94,6 @@ class LogWalk:
 
     @property
     def is_ahead(self) -> bool:
-        """The next record has been read completely already."""
         start = self.offset - self._base
         record = decode_record(self._data, start) if start >= 0 else None
         return record is not None and start + record.total_bytes <= len(self._data)
@@ -236,7 +235,7 @@ class LogCheck:
         return Checked(location, record, self._faults(location, record, frames))
 
     def _faults(self, location: Location, record: Record, frames: bytes) -> list[Damage]:
-        """At the beginning, if the whole record is affected."""
+        """A fault of the whole record is placed at its beginning."""
         found: list[Damage] = []
         for kind, offset, length, first, last in frame_faults(record, frames):
             place = location[1:]
@@ -250,7 +249,6 @@ class LogCheck:
         return Damage(kind, self.path, location.offset, location.length, *claimed)
 
     def _skip(self, kind: DamageKind, at: int) -> Checked:
-        """Continue at the next record that the index knows."""
         following = next((start for start in self._starts() if start > at), self.end)
         self.offset = min(following, self.end)
         return self._bad(kind, at, self.offset - at)
@@ -261,7 +259,6 @@ class LogCheck:
 
 
 def _twice(file: File, length: int, offset: int) -> bytes:
-    """Call `File.pread` again after an error."""
     try:
         return file.pread(length, offset)
     except DiskError:

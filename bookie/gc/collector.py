@@ -1,11 +1,10 @@
 """Garbage collection: remove from this bookie's disks what was deleted in metadata.
 
-A ledger whose record is proven gone waits in quarantine, and can still be read; when it is proven
-gone again, `gc_quarantine_ms` later, it is deleted for ever. Mostly dead logs are read to their
-end, their live entries copied, and the logs removed. A deletion is forgotten after
-`gc_deleted_keep_ms`, once no log has a record of the ledger.
+A ledger whose record is proven gone twice, `gc_quarantine_ms` apart, is deleted for ever. Mostly
+dead logs are read to their end, their live entries copied, and the logs removed. A deletion is
+forgotten after `gc_deleted_keep_ms`, once no log has a record of the ledger.
 
-A restart forgets the quarantine. An error in writing is final. A damaged log is kept.
+A restart forgets the first proof. A damaged log is kept.
 """
 
 from __future__ import annotations
@@ -71,7 +70,6 @@ class Collector:
         self.status = CollectorStatus()
 
     async def stop(self) -> None:
-        """The current slice of a log is finished."""
         self._stopping = True
         self._storage.compactor.stop()
         self._wanted.set()
@@ -81,7 +79,7 @@ class Collector:
             pass
 
     def start_now(self, *, minor: bool = False, major: bool = False) -> None:
-        """After the running round; `minor`, `major`: force compactions."""
+        """Wait for the running round; `minor`, `major`: force compactions."""
         self._forced = _Due(self._forced.minor or minor, self._forced.major or major)
         self._wanted.set()
 
@@ -233,7 +231,6 @@ class Collector:
                 _log.warning("gc_without_checkpoint", reason=str(error))
 
     def status_json(self, limit: int) -> dict[str, Any]:
-        """For the admin port."""
         found = self.status.as_json(limit)
         progress = self._storage.compactor.progress
         names = ("log_id", "read_bytes", "of_bytes")

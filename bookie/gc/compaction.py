@@ -27,7 +27,6 @@ from octavo.protocol.codes import BookieIOError
 T = TypeVar("T")
 
 _SLICE_BYTES = 1024 * 1024
-"""In a single call to the executor."""
 _SLICE_BYTES_MIN = 64 * 1024
 _BATCH_BYTES = 4 * 1024 * 1024
 """A checkpoint waits for one `relocate`."""
@@ -41,7 +40,7 @@ class Cleared(NamedTuple):
     log_id: int
     removed: bool
     reason: str
-    """Empty when the log was removed."""
+    """Why the log stays; empty when it was removed."""
     read_bytes: int
     copied_bytes: int
 
@@ -51,15 +50,12 @@ class Pace:
         self._bytes_per_s = bytes_per_s
         self._due_s = 0.0
         self.slice_bytes = min(_SLICE_BYTES, max(_SLICE_BYTES_MIN, bytes_per_s // 4))
-        """Between two pauses."""
         self._hurry = asyncio.Event()
 
     def hurry(self) -> None:
-        """So that the jobs can stop."""
         self._hurry.set()
 
     async def spend(self, count: int) -> None:
-        """Wait until they are within the rate."""
         loop = asyncio.get_running_loop()
         self._due_s = max(self._due_s, loop.time()) + count / self._bytes_per_s
         try:
@@ -103,7 +99,6 @@ class Compactor:
         return self._control.unsure_deletions()
 
     async def log_metadata(self, quarantine_left_ms: Mapping[int, int]) -> Counted:
-        """By the logs' ledgers maps."""
         return await self._log_metadata.take(quarantine_left_ms)
 
     async def renew_current(self) -> None:
@@ -111,7 +106,7 @@ class Compactor:
         await self._changing(self._checkpointer.roll())
 
     async def drop_markers(self, before_ms: int, in_logs: Mapping[int, None]) -> int:
-        """They are in no log; return how many."""
+        """Forget deletions of ledgers that are in no log; return how many."""
         return await self._checkpointer.drop_markers(
             lambda ledger_id: (
                 ledger_id not in in_logs and self._control.fate(ledger_id) is Fate.DELETED

@@ -19,7 +19,7 @@ from octavo.protocol.codes import OctavoError
 
 _LOOKUPS_AT_ONCE = 16
 _LOOKUPS_MAX = 20_000
-"""In a round; `Quarantine.in_turn` decides the order."""
+"""In a round. `Quarantine.in_turn` decides the order."""
 
 
 class OtherCluster(OctavoError):
@@ -29,7 +29,7 @@ class OtherCluster(OctavoError):
 
 
 class Proven(NamedTuple):
-    """Uncertain ledgers are in neither list."""
+    """Ledgers with an uncertain answer are in neither list."""
 
     gone: list[int]
     present: list[int]
@@ -42,7 +42,7 @@ class DeletionProof:
         self._instance_id = instance_id
 
     async def prove(self, held: Sequence[int]) -> Proven:
-        """In this order. Raises a `MetadataError`, or `OtherCluster`."""
+        """Raises a `MetadataError`, or `OtherCluster`."""
         await self._check_cluster()
         listed = frozenset(await self._ledgers.list())
         missing = [found for found in held if found not in listed]

@@ -21,7 +21,7 @@ from octavo.bookie.write.checkpoint import Checkpointer
 from octavo.protocol.codes import BookieIOError
 
 _KEPT_PAIRS_MAX = 500_000
-"""8 MiB, of logs without a map."""
+"""The sums of logs without a map take at most 8 MiB."""
 _LEDGERS_AT_ONCE = 2000
 
 
@@ -37,7 +37,7 @@ class _Sums(NamedTuple):
 class Counted(NamedTuple):
     logs: list[LogFacts]
     deleted: dict[int, None]
-    """They still have records in some log."""
+    """Deleted ledgers that still have records in some log."""
     complete: bool
 
 

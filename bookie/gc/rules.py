@@ -16,12 +16,10 @@ class Action(enum.Enum):
     UNLINK = "unlink"
     """Nothing seems live: read the log to its end and remove it."""
     REWRITE = "rewrite"
-    """Also copy the live entries."""
+    """Copy the live entries, too."""
 
 
 class LogFacts(NamedTuple):
-    """Known before its records are read."""
-
     log_id: int
     bytes: int
     live_bytes: int
@@ -31,7 +29,7 @@ class LogFacts(NamedTuple):
     why_not: str = ""
     """Empty when the log can be read."""
     quarantined: tuple[int, int] | None = None
-    """(ledger, ms left) of the quarantine that ends last."""
+    """(ledger, ms left) of the quarantine in this log that ends last."""
 
     frame_bytes: int = 0
     """Frames of all ledgers; 0: use `bytes`."""
@@ -46,10 +44,9 @@ class Rules(NamedTuple):
     minor_ratio: float
     major_ratio: float
     minor_due: bool
-    """Their interval has passed."""
     major_due: bool
     room_bytes: int
-    """For copies, before the first log is removed."""
+    """The room for copies before the first log is removed."""
 
 
 class Decision(NamedTuple):
@@ -109,11 +106,10 @@ class Verdict(NamedTuple):
     entered: list[int]
     released: list[int]
     confirmed: list[int]
-    """Proven gone twice: delete them."""
 
 
 class Quarantine:
-    """A restart forgets them."""
+    """A restart forgets the quarantine."""
 
     def __init__(self, quarantine_ms: int, ledgers_max: int = 100_000) -> None:
         self._quarantine_ms = quarantine_ms
@@ -164,7 +160,6 @@ class Quarantine:
         self._since_ms.pop(ledger_id, None)
 
     def left_ms(self, now_ms: int) -> dict[int, int]:
-        """How long each quarantine lasts at least."""
         return {
             ledger_id: since_ms + self._quarantine_ms - now_ms
             for ledger_id, since_ms in self._since_ms.items()
@@ -172,7 +167,6 @@ class Quarantine:
 
 
 def longest(ledgers: Iterable[int], left_ms: Mapping[int, int]) -> tuple[int, int] | None:
-    """With the ms left."""
     waiting = [(left_ms[found], found) for found in ledgers if found in left_ms]
     if not waiting:
         return None

@@ -19,10 +19,9 @@ _ROUNDS_KEPT = 10
 @dataclass(slots=True)
 class Round:
     started_ms: int = 0
-    """Wall clock."""
     seconds: float = 0.0
     metadata_error: str = ""
-    """Why nothing could be proven gone."""
+    """Why no ledger could be proven gone."""
     ledgers_deleted: int = 0
     logs: int = 0
     logs_removed: int = 0
@@ -66,7 +65,6 @@ class CollectorStatus:
         self._decisions = {decision.log_id: decision for decision in decisions}
 
     def cleared(self, done: Cleared) -> int:
-        """Return the bytes freed."""
         if done.removed:
             self._decisions.pop(done.log_id, None)
             return self._logs.pop(done.log_id).bytes
@@ -90,7 +88,6 @@ class CollectorStatus:
         return sum(log.live_bytes for log in self._logs.values())
 
     def as_json(self, limit: int) -> dict[str, Any]:
-        """With the `limit` logs with the lowest live share."""
         logs = sorted(self._logs.values(), key=lambda log: (log.ratio, log.log_id))
         return {
             "running": self.running,
@@ -114,7 +111,7 @@ class CollectorStatus:
 
 
 async def ledger_sizes(logs: EntryLogs, limit: int) -> dict[str, Any]:
-    """Longest first, and the sums over all ledgers."""
+    """Return the longest ledgers first, and the sums over all."""
     return await asyncio.get_running_loop().run_in_executor(None, _collect, logs, limit)
 
 

@@ -3,12 +3,11 @@
     key   := ledger_id:u64 first:u64               big-endian, so that RocksDB sorts by entry
     value := last:u64 log_id:u64 offset:u64 length:u32
 
-A lookup seeks to the last record at or before the entry. A later extent cuts earlier ones, so the
-newest copy is found; a cut record still names its whole extent. RocksDB's WAL is off: a checkpoint
-makes it durable by `flush`. Spec: docs/formats/index.md.
+A lookup seeks to the last record at or before the entry. A later extent cuts earlier extents, so
+the newest copy is found; a cut record still names its whole extent. RocksDB's WAL is off: `flush`
+makes it durable. Spec: docs/formats/index.md.
 
-RocksDB writes into a folder even read-only, so `IndexView` opens a temporary folder of symbolic
-links.
+RocksDB writes even into a folder opened read-only, so `IndexView` opens symbolic links.
 """
 
 from __future__ import annotations
@@ -42,9 +41,7 @@ COVERED_KEY = b"\xff" * 8 + b"covered\0"
 COVERED = struct.Struct(">QQ")
 ENTRY_MAX = 2**63 - 1
 INDEX_FOLDER = "index"
-"""Within the first ledger folder."""
 _NOT_LINKED = ("LOCK", "LOG", "IDENTITY", "rocksdict-config")
-"""RocksDB writes them at each start."""
 
 
 class IndexedExtent(NamedTuple):
@@ -58,16 +55,15 @@ class LedgerIndex(Protocol):
     """Writes come from one thread at a time; reads from any thread."""
 
     @property
-    def covered(self) -> tuple[int, int] | None:
-        """Every record before it is indexed."""
+    def covered(self) -> tuple[int, int] | None: ...
 
     def put(self, runs: Iterable[IndexedExtent], covered: tuple[int, int]) -> None:
-        """All or none; later extents replace earlier ones."""
+        """Put all or none; later extents replace earlier extents."""
 
     def find(self, ledger_id: int, entry_id: int) -> IndexedExtent | None: ...
 
     def runs(self, ledger_id: int, first: int = 0, last: int = ENTRY_MAX) -> list[IndexedExtent]:
-        """They hold any of the entries, ascending."""
+        """Return extents that hold any of the entries, ascending."""
 
     def all_runs(self) -> Iterator[IndexedExtent]:
         """Extents put meanwhile may be missing."""
@@ -76,8 +72,7 @@ class LedgerIndex(Protocol):
 
     def flush(self) -> None: ...
 
-    def close(self) -> None:
-        """Changes that were not flushed may be lost."""
+    def close(self) -> None: ...
 
 
 def cut(old: IndexedExtent, new: IndexedExtent) -> list[IndexedExtent]:
@@ -278,15 +273,12 @@ class IndexView(RocksIndex):
         self._path = path
 
     def put(self, runs: Iterable[IndexedExtent], covered: tuple[int, int]) -> None:  # noqa: ARG002
-        """This view only reads."""
         raise BookieIOError(f"index {self._path} is opened for reading only")
 
     def delete_ledger(self, ledger_id: int) -> None:  # noqa: ARG002
-        """This view only reads."""
         raise BookieIOError(f"index {self._path} is opened for reading only")
 
-    def flush(self) -> None:
-        """Nothing was put."""
+    def flush(self) -> None: ...
 
     def close(self) -> None:
         super().close()

@@ -104,14 +104,13 @@ def _damaged(
 
 
 def live_in(index: LedgerIndex, one: Stored) -> list[IndexedExtent]:
-    """They point to this very record."""
+    """Return the index's extents that point to this very record."""
     record = one.record
     runs = index.runs(record.ledger_id, record.first_entry, record.last_entry)
     return [run for run in runs if run.location == one.location]
 
 
 def live_parts(index: LedgerIndex, found: Sequence[Stored]) -> list[Extent]:
-    """As extents. Raises `BookieIOError`."""
     parts: list[Extent] = []
     for one in found:
         for run in live_in(index, one):

@@ -7,10 +7,9 @@
     body   := frame*                    add frames as they arrived, meta records among them
     meta   := length:u32 header:u32 ledger_id:i64 key:20 [value:i64]   header's version is 0x4A
 
-A block is a group commit. `offset` is where it begins, so a stale block of a recycled file is not
-accepted. `synced` says how far the file was durable when the block was written: a damaged block
-below a later block's `synced` was acknowledged (corruption), any other was not (a torn tail). Spec:
-docs/formats/journal.md.
+A block is a group commit. By `offset`, a stale block of a recycled file is not accepted. `synced`
+says how far the file was durable before: a damaged block below a later block's `synced` was
+acknowledged (corruption), any other was not (a torn tail). Spec: docs/formats/journal.md.
 """
 
 from __future__ import annotations
@@ -118,7 +117,6 @@ def decode_file_header(data: Buffer) -> tuple[int, int]:
 def encode_block_header(
     kind: BlockKind, file_id: int, offset: int, synced: int, buffers: Sequence[Buffer]
 ) -> bytes:
-    """The body is the joined `buffers`."""
     crc = body_bytes = 0
     for buffer in buffers:
         crc = crc32c(buffer, crc)
@@ -149,7 +147,6 @@ def decode_block_header(data: Buffer, start: int, file_id: int, offset: int) -> 
 
 
 def body_is_good(block: Block, body: Buffer) -> bool:
-    """Complete, and with the block's checksum."""
     return len(body) == block.body_bytes and crc32c(body) == block.body_crc
 
 

@@ -1,21 +1,17 @@
 """The journal: group commit. Appends reported durable survive a crash, in order.
 
-A ledger's journal follows from its id (`journal_of`), so everything about a ledger stands in one
-journal, in order. Journals do not wait for each other.
+A ledger's journal follows from its id, so everything about a ledger stands in one journal, in
+order. One executor call at a time writes everything that waits as one block, with one `pwritev` and
+one `fdatasync`, while the loop gathers the next group: a lone add waits for one sync, and the
+busier the bookie, the larger the groups. `DiskFull` fails one group. `SyncFailed` is final, because
+the kernel may have dropped the pages.
 
-One executor call at a time writes everything that waits as one block, with one `pwritev` and one
-`fdatasync`, while the loop gathers the next group. There is no artificial delay: a lone add waits
-for one sync, and the busier the bookie, the larger the groups. `DiskFull` fails one group.
-`SyncFailed` is final, because the kernel may have dropped the pages: nothing is reported durable
-any more.
+A *deferred* append is reported when it is written: a power failure may take it back. The next
+append that is not deferred, even an empty one, syncs everything before.
 
-A *deferred* append is reported when it is written: reads may find it, and a power failure may take
-it back. The next append that is not deferred, even an empty one, syncs everything written before.
-
-Each connection has a lane of waiting adds. A lane that was empty goes first; busy lanes take turns
-by bytes, so a client that sends little waits only for the current group. An append without a lane
-(a fence, a deletion) keeps its place among all lanes: an add that was admitted before a fence is
-never reported after it.
+Connections' lanes take turns by bytes, and a lane that was empty goes first, so a client that sends
+little waits only for the current group. An append without a lane (a fence, a deletion) keeps its
+place among all lanes: an add admitted before a fence is never reported after it.
 """
 
 from __future__ import annotations
@@ -91,9 +87,8 @@ class JournalWriter:
     def open(self, file_id: int) -> None:
         """Begin file `file_id`: header and directory are durable on return.
 
-        A spare file becomes the new file: its blocks sync a third faster than new ones, and need no
-        space on a full disk. Its old blocks have another file id, so a replay ignores them. The
-        header is durable before the file gets its name.
+        A spare file's blocks sync a third faster than new ones, and need no space on a full disk.
+        Its old blocks have another file id, so a replay ignores them.
         """
         spare, path = f"{self._directory}/{SPARE}", f"{self._directory}/{file_name(file_id)}"
         file = self._disk.open(spare, create=not self._disk.exists(spare), write=True)
@@ -186,7 +181,6 @@ class JournalWriter:
         self.open(self.file_id + 1)
 
     def seal(self) -> None:
-        """The next `write` needs a new file."""
         assert self._file is not None
         seal_file(self._file, self.file_id, self.offset)
         self._synced = self.offset
@@ -196,7 +190,7 @@ class JournalWriter:
         return self._sync and self._synced < self.offset
 
     def sync(self) -> None:
-        """Even if syncs are switched off."""
+        """Sync even if syncs are switched off."""
         assert self._file is not None
         self._file.datasync()
         self._synced = self.offset
@@ -223,8 +217,6 @@ class _Lane(Generic[T]):
 
 
 class _Stretch(Generic[T]):
-    """The items queued between two items without a lane."""
-
     __slots__ = ("_lanes", "_new", "_old")
 
     def __init__(self) -> None:
@@ -271,7 +263,7 @@ class JournalQueue(Generic[T]):
         return self._count
 
     def push(self, item: T, size: int, lane: Hashable | None) -> None:
-        """Without a lane, after everything queued so far."""
+        """Without a lane, the item comes after everything queued so far."""
         self._count += 1
         if lane is None:
             self._stretches.append((item, size))
@@ -339,10 +331,8 @@ class Journal:
         self._scheduled = False
         self._dead: BaseException | None = None
         self.pending_bytes = 0
-        """Queued or being written: not yet reported."""
         self.written_bytes = 0
         self.pending_buffers = 0
-        """Queued or being written: not yet reported."""
         self.durable_position = Position(writer.file_id, writer.offset)
 
     def describe(self) -> dict[str, int]:
@@ -427,7 +417,6 @@ class Journal:
         return self._dead is not None
 
     def stop(self, error: BaseException) -> None:
-        """Fail all waiting and future appends."""
         if self._dead is not None:
             return
         self._dead = error
@@ -437,7 +426,6 @@ class Journal:
             item.done(error)
 
     async def close(self) -> None:
-        """Report everything queued before."""
         await self.drain()
         await self._loop.run_in_executor(self._executor, self._writer.close)
 
@@ -447,7 +435,6 @@ class Journal:
             self._committer = self._loop.create_task(self._commit_all(), name="journal")
 
     async def _commit_all(self) -> None:
-        """Commit groups until the queue is empty."""
         try:
             while self._queue:
                 await self._commit_one()
@@ -531,7 +518,6 @@ class Journals:
         self.stats = stats or WriteStats()
         self._all = tuple(journals)
         self.only = self._all[0] if len(self._all) == 1 else None
-        """The journal, if there is only one."""
 
     def of(self, ledger_id: int) -> Journal:
         return self.only or self._all[journal_of(ledger_id, len(self._all))]
@@ -559,7 +545,6 @@ class Journals:
 
     @property
     def written_bytes(self) -> int:
-        """Since the start."""
         return sum(journal.written_bytes for journal in self._all)
 
     @property
@@ -584,7 +569,6 @@ class Journals:
         await _all_of([journal.reserve() for journal in self._all])
 
     async def remove_below(self, positions: Sequence[Position]) -> None:
-        """The mark has passed these files."""
         for journal, position in zip(self._all, positions, strict=True):
             await journal.remove_below(position.file_id)
 
@@ -604,7 +588,6 @@ def drive(
     on_fatal: Callable[[BaseException], None],
     stats: WriteStats,
 ) -> Journals:
-    """Give the journal of each writer its thread."""
     return Journals(
         [
             Journal(
@@ -621,7 +604,6 @@ def drive(
 
 
 async def _all_of(works: Sequence[object]) -> None:
-    """Wait for all, then raise the first error."""
     results = await asyncio.gather(*works, return_exceptions=True)  # type: ignore[call-overload]
     for result in results:
         if isinstance(result, BaseException):

@@ -1,13 +1,13 @@
 """The journal mark: up to where the journals are also in the entry logs and the ledger state.
 
-It is a small file in every ledger folder, replaced atomically. Entries before its journal positions
-are in the entry logs before (`log_id`, `log_offset`); fences, keys and LACs in the ledger state
-before (`state_id`, `state_offset`). The index may be behind; a start completes it from the logs.
+It is a small file in every ledger folder. Entries before its journal positions are in the entry
+logs before (`log_id`, `log_offset`); fences, keys and LACs in the ledger state before (`state_id`,
+`state_offset`). The index may be behind it; a start completes it from the logs.
 
 No component ever moves back. Two marks of which neither covers the other have no order: an invented
 order would skip a flush (BookKeeper #4844) or go back (#4105). The highest readable copy counts
 (#3329: a mark in a single folder lost entries); an older mark only means more replay. Copies that
-contradict each other, and a copy of a later version, are refused. Spec: docs/formats/mark.md.
+contradict each other are refused. Spec: docs/formats/mark.md.
 
     file     := "OctvMark" version:u32 journals:u32 log_id:u64 log_offset:u64 state_id:u64
                 state_offset:u64 position{journals} crc32c:u32
@@ -56,8 +56,6 @@ NOWHERE = Position(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Compare with `covers`."""
-
     journals: tuple[Position, ...]
     log_id: int = 0
     log_offset: int = 0
@@ -87,7 +85,6 @@ class Mark:
 
 
 def encode_mark(mark: Mark) -> bytes:
-    """The whole file, in version 2."""
     assert len(mark.folders) == len(mark.journals) > 0
     front = _HEAD.pack(
         _MAGIC, VERSION, len(mark.journals), *mark.log_position, *mark.state_position
@@ -147,7 +144,7 @@ def _decode_version_2(data: bytes) -> Mark | None:
 
 
 def read_mark(disk: Disk, directories: Sequence[str]) -> Mark | None:
-    """The highest readable copy, if any. Raises `MarkRefused`."""
+    """Return the highest readable copy, if any. Raises `MarkRefused`."""
     highest: tuple[str, Mark] | None = None
     for directory in directories:
         path = f"{directory}/{NAME}"
@@ -203,6 +200,6 @@ def check_journals(mark: Mark | None, folders: Sequence[str]) -> None:
 
 
 def write_mark(disk: Disk, directories: Sequence[str], mark: Mark) -> None:
-    """In every folder; durable on return."""
+    """Write the mark into every folder; durable on return."""
     for directory in directories:
         replace_file(disk, f"{directory}/{NAME}", encode_mark(mark))

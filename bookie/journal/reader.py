@@ -1,9 +1,9 @@
 """Read a journal back after a crash: good blocks in order, a torn tail cut, damage refused.
 
-A block is good; or the journal ends there, and later bytes were not acknowledged; or acknowledged
-data is lost, and `JournalDamaged` names the range. Nothing is skipped silently (BookKeeper #4659: a
-journal without checksums takes damage for the end). When the operator has accepted losses, each is
-noted in `lost`, and every good block around it is read.
+A bad block is either the end, and nothing later was acknowledged; or acknowledged data is lost, and
+`JournalDamaged` names the range (BookKeeper #4659: a journal without checksums takes damage for the
+end). When the operator has accepted losses, each is noted in `lost`, and the good blocks around it
+are read.
 """
 
 from __future__ import annotations
@@ -90,7 +90,6 @@ class JournalReader:
         return not self.lost and (self.mark is not None or self.files[:1] == [_FIRST_FILE])
 
     def begins(self) -> Position:
-        """At the mark, or before the first file."""
         if self.mark is not None:
             return self.mark
         return Position(self.files[0], 0) if self.files else NOWHERE
@@ -214,10 +213,10 @@ class JournalReader:
     def _pass_over(
         self, file: File, file_id: int, bad: int, size: int, *, last: bool
     ) -> int | None:
-        """Note the loss of a bad block that was acknowledged; return where good blocks continue.
+        """Note the loss of a bad block that was acknowledged, by later blocks or files; return
+        where good blocks continue.
 
-        Later blocks or files prove that it was acknowledged. None: the journal's end, or no good
-        block follows in this file. Raises `JournalDamaged`.
+        None: the journal's end, or no good block follows in this file. Raises `JournalDamaged`.
         """
         good = _later_block(file, file_id, bad, size)
         if good is None and last:
@@ -277,7 +276,6 @@ def seal_file(file: File, file_id: int, offset: int) -> None:
 
 
 def journal_files(disk: Disk, directory: str) -> list[int]:
-    """Ascending ids."""
     found = map(file_id_of, disk.list_directory(directory))
     return sorted(file_id for file_id in found if file_id is not None)
 
@@ -295,7 +293,7 @@ def records_of(body: bytes) -> Iterator[AddBatch | Meta]:
 
 
 def _next_record(body: bytes, start: int) -> tuple[AddBatch | Meta, int]:
-    """Return the record and its end. Raises `JournalDamaged`, `struct.error`."""
+    """Also return its end. Raises `JournalDamaged`, `struct.error`."""
     length, head = PREFIX.unpack_from(body, start)
     if head >> 16 == _ADD:
         return _next_batch(body, start)

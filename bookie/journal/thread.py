@@ -19,8 +19,6 @@ _Job = tuple[asyncio.AbstractEventLoop, asyncio.Future[Any], Callable[..., Any],
 
 
 class JournalThread(Executor):
-    """Makes calls in order, for `loop.run_in_executor`."""
-
     def __init__(self, name: str) -> None:
         self._name = name
         self._max_workers = 1
@@ -59,7 +57,7 @@ class JournalThread(Executor):
             loop, future, call, args = job
             if not future.cancelled():
                 _make(loop, future, call, args)
-            del job, loop, future, call, args  # keep nothing alive while waiting for the next job
+            del job, loop, future, call, args
 
 
 def _make(

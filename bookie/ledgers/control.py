@@ -54,12 +54,11 @@ class LedgerControl:
         unlisted_max: int = 20_000,
         unsure_deletions: Iterable[int] = (),
     ) -> None:
-        """`journals` takes the changes. `unsure_deletions` comes from `LedgerReplay`."""
         self._states = states
         self.ledger_admission = LedgerAdmission(states, unlisted_max)
         """Decides whether a ledger that is new here may begin."""
         self.limbo = limbo or Limbo()
-        """This bookie must deny nothing about these ledgers."""
+        """The ledgers about which this bookie must deny nothing."""
         self._on_deleted = on_deleted
         self._journals = journals
         self._fences: dict[int, asyncio.Future[None]] = {}
@@ -102,7 +101,6 @@ class LedgerControl:
         return _OK if first > reached else None
 
     def admission(self, batch: AddBatch, *, read_only: bool) -> Code:
-        """Whether a batch, repeated or new, may be journaled."""
         state = self._states.get(batch.ledger_id)
         limbo = self.limbo
         unsure = batch.ledger_id <= limbo.unsure_through and limbo.may_have_fenced(
@@ -159,7 +157,7 @@ class LedgerControl:
         return lac
 
     def last_entry(self, ledger_id: int) -> int:
-        """−1 for none. Raises `NoSuchLedger`, `UnknownState`."""
+        """Return −1 if there is none. Raises `NoSuchLedger`, `UnknownState`."""
         return self.sure(ledger_id, "has a later entry").last_entry
 
     def watch_lac(self, ledger_id: int, after: int) -> asyncio.Future[int]:
@@ -308,7 +306,6 @@ class LedgerControl:
         return list(self._unsure_deletions)
 
     def fate(self, ledger_id: int) -> Fate:
-        """Return this bookie's knowledge about the ledger's entries."""
         state = self._states.get(ledger_id)
         if state is None:
             return Fate.UNKNOWN
@@ -359,8 +356,6 @@ def _note_stored(state: LedgerState, batch: AddBatch) -> bool:
 
 
 class LedgerReplay:
-    """Applies journaled records to the states at a start."""
-
     def __init__(self, states: LedgerStates, on_deleted: Callable[[int], None]) -> None:
         self._states = states
         self._on_deleted = on_deleted
@@ -399,7 +394,6 @@ class LacWatches:
         return sum(map(len, self._parked.values()))
 
     def lowest(self) -> dict[int, int]:
-        """By ledger, the lowest `after` of its futures."""
         return {ledger_id: min(parked.values()) for ledger_id, parked in self._parked.items()}
 
     def park(self, ledger_id: int, after: int) -> asyncio.Future[int]:
@@ -419,13 +413,11 @@ class LacWatches:
                 future.set_result(lac)
 
     def wake(self, ledger_id: int, lac: int) -> None:
-        """End all futures of this ledger."""
         for future in self._parked.get(ledger_id, {}):
             if not future.done():
                 future.set_result(lac)
 
     def cancel_all(self) -> None:
-        """The bookie stops."""
         for parked in list(self._parked.values()):
             for future in parked:
                 future.cancel()

@@ -45,8 +45,6 @@ _VERSION_BYTES_MAX = 64 * 1024
 
 
 class FolderUnusable(OctavoError):
-    """A data folder cannot be made, written or locked."""
-
     name = "folder-unusable"
     scope = Scope.PROCESS
 
@@ -112,7 +110,6 @@ def folders_with_data(disk: Disk, folders: Sequence[str]) -> list[str]:
 def new_cookie(
     config: BookieConfig, bookie_id: str, instance_id: str, rng: random.Random
 ) -> Cookie:
-    """For a bookie's first start."""
     return Cookie(
         bookie_id=bookie_id,
         journal_dir=",".join(config.journal_directories),

@@ -1,10 +1,9 @@
 """Recognise a metadata store that is older than what this bookie has seen: a restored copy.
 
-Such a store would give the ids of ledgers created since the copy to new ledgers: acked messages
-would be lost silently. So the same mark is in the metadata (metadata/high_water.py) and in every
-ledger folder. The bookie raises it, first in the metadata: at each start and stop, when ledgers
-begin here, and at intervals. A store that is behind the file is refused; a store that is ahead
-proves nothing. The highest readable file counts. Spec: docs/formats/high_water.md.
+Such a store would give ids of existing ledgers to new ledgers: acked messages would be lost
+silently. So the same mark is in the metadata (metadata/high_water.py) and in every ledger folder.
+The bookie raises it, first in the metadata: at each start and stop, when ledgers begin here, and at
+intervals. A store that is behind the highest file is refused. Spec: docs/formats/high_water.md.
 
 A copy of the store that was made after the last raise is not recognised as older; but the mark is
 raised within seconds after a ledger has begun here. The highest readable file counts. Without any
@@ -45,8 +44,6 @@ class MetadataOlder(OctavoError):
 
 
 class HighWaterDamaged(OctavoError):
-    """No mark, or a mark of a later version."""
-
     name = "high-water-damaged"
     scope = Scope.PROCESS
 
@@ -80,7 +77,7 @@ def decode_high_water(data: bytes) -> HighWater:
 
 
 def read_high_water(disk: Disk, directories: Sequence[str]) -> HighWater | None:
-    """The highest mark of the folders, if any; blocking."""
+    """Return the highest mark of the folders, if any; blocking."""
     found: list[HighWater] = []
     for directory in directories:
         path = f"{directory}/{NAME}"
@@ -107,7 +104,6 @@ def write_high_water(disk: Disk, directories: Sequence[str], mark: HighWater) ->
 
 
 def is_older(recorded: HighWater | None, held: HighWater | None) -> bool:
-    """The store's mark is behind this bookie's."""
     return held is not None and (recorded is None or recorded.seen < held.seen)
 
 

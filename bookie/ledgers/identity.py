@@ -1,7 +1,6 @@
 """Establish a bookie's identity when it starts, and what it may vouch for: cookies and limbo.
 
-If the folders lost data, the bookie refuses to start, unless the operator accepts the loss
-(`accept_data_loss`). Then, in this order, each step durable:
+If the folders lost data and the operator accepts the loss (`accept_data_loss`), each step durable:
 
 1. Wait until no bookie is registered under this id: the life that made the promises has ended.
 2. Draw the limbo bound: an id at or above every ledger that existed.
@@ -19,9 +18,7 @@ Accepted new ledger folders (`accept_new_folders`) join the same life:
 
 Before step 2 the old list of folders still works; after it the new list does.
 
-The bound holds because every promise concerned a ledger whose record existed before the loss. The
-record is in the list of ledgers, or deleted: then no client asks for the ledger. The drawn id also
-exceeds ledgers that are created while the list is read.
+The bound holds because every promise concerned a ledger whose record existed before the loss.
 """
 
 from __future__ import annotations
@@ -65,8 +62,6 @@ log = structlog.get_logger()
 
 
 class Identity:
-    """The identity of a bookie during a start."""
-
     def __init__(
         self,
         config: BookieConfig,
@@ -158,7 +153,7 @@ class Identity:
     async def _begin_again(
         self, recorded: Cookie, version: int, incarnation: str, lost: list[str]
     ) -> Cookie:
-        """Steps 1 to 5 after an accepted loss."""
+        """Do steps 1 to 5 after an accepted loss."""
         await self._registry.wait_until_gone(self._bookie_id)
         self._incarnation = incarnation
         await self.data_lost(f"folders found empty: {', '.join(lost) or 'in an earlier start'}")
@@ -191,7 +186,7 @@ class Identity:
         on_disk: dict[str, Cookie | None],
         with_data: list[str],
     ) -> None:
-        """Steps 1 and 2 of adding folders."""
+        """Do steps 1 and 2 of adding folders."""
         journals = self._config.journal_directories
         new = folders_to_stamp(cookie, recorded, on_disk, with_data, journals)
         await self._blocking(write_cookies, self._disk, new, cookie)
@@ -200,7 +195,7 @@ class Identity:
         log.info("ledger_folders_added", bookie=self._bookie_id, folders=list(added))
 
     async def _stamp_earlier(self, cookie: Cookie, on_disk: dict[str, Cookie | None]) -> None:
-        """Step 3 of adding folders."""
+        """Do step 3 of adding folders."""
         earlier = [
             folder
             for folder, found in on_disk.items()

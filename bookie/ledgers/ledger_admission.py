@@ -19,12 +19,10 @@ _log = structlog.get_logger()
 _BETWEEN_LISTINGS_S = 0.5
 
 Listing = Callable[[], Awaitable[Sequence[int]]]
-"""All ledgers that have a record. Raises a `MetadataError`."""
+"""Returns all ledgers that have a record. Raises a `MetadataError`."""
 
 
 class LedgerAdmission:
-    """Counts the ledgers that may have no record."""
-
     def __init__(self, states: LedgerStates, unlisted_max: int) -> None:
         self._states = states
         self._unlisted_max = unlisted_max
@@ -33,7 +31,6 @@ class LedgerAdmission:
         self._listing: asyncio.Task[None] | None = None
         self._list: Listing | None = None
         self.on_begin: Callable[[], None] = lambda: None
-        """Called whenever a ledger begins here."""
 
     def ask(self, listing: Listing) -> None:
         """Before this call, every ledger may begin."""
@@ -53,7 +50,6 @@ class LedgerAdmission:
         return False
 
     async def close(self) -> None:
-        """Make no more listings."""
         self._list = None
         if self._listing is not None:
             self._listing.cancel()

@@ -5,13 +5,12 @@ It cannot tell an entry that it never had from a lost one, nor an open ledger fr
 that id (BookKeeper BP-46):
 
 - What the bookie holds is served; every denial becomes `UnknownState`.
-- Ordinary adds are refused with `UNKNOWN_STATE`, because the fence may be lost; the writer then
-  changes its ensemble. Recovery adds are stored, and fences are made.
+- Ordinary adds are refused, because the fence may be lost; the writer then changes its ensemble.
+  Recovery adds are stored, and fences are made.
 
-A ledger leaves limbo when re-replication vouches that all its entries are here again. When all that
-name this bookie have left, the limbo is *over*; an ordinary add to an old ledger without a state
-here is still refused. The file is in every ledger folder; the copy with the highest bound counts,
-so a crash never takes a bookie out of limbo. Spec: docs/formats/limbo.md.
+A ledger leaves limbo when re-replication vouches that all its entries are here again; when all have
+left, the limbo is *over*. The copy with the highest bound counts, so a crash never takes a bookie
+out of limbo. Spec: docs/formats/limbo.md.
 
 `LimboFile` changes the file first, then what is in memory: a crash never makes a bookie more
 certain than it may be.
@@ -48,14 +47,10 @@ class LimboDamaged(OctavoError):
 
 @dataclass(frozen=True, slots=True)
 class LimboRecord:
-    """The contents of the limbo file."""
-
     unsure_through: int
     """The highest ledger id that existed when data was lost."""
     since_ms: int
-    """Wall clock, when the loss was accepted."""
     why: str
-    """The data that was lost."""
     incarnation: str
     """The life of the bookie that began after the loss, or in which data was lost."""
     whole: tuple[int, ...] = ()
@@ -65,8 +60,6 @@ class LimboRecord:
 
 
 class Limbo:
-    """Changed after the file only."""
-
     def __init__(self, record: LimboRecord | None = None) -> None:
         self.take(record)
 
@@ -98,7 +91,6 @@ class Limbo:
 
     @property
     def is_over(self) -> bool:
-        """Not, or no longer, in limbo."""
         return self.record is None or self._over
 
 
@@ -113,7 +105,6 @@ def deepened(
 
 
 def vouched(record: LimboRecord, ledger_ids: Iterable[int]) -> LimboRecord:
-    """Only ledgers within the bound count."""
     added = {found for found in ledger_ids if 0 <= found <= record.unsure_through}
     return replace(record, whole=tuple(sorted(added.union(record.whole))))
 
@@ -194,14 +185,14 @@ def read_limbo(disk: Disk, directories: Sequence[str]) -> LimboRecord | None:
 
 
 def write_limbo(disk: Disk, directories: Sequence[str], record: LimboRecord) -> None:
-    """In every folder, durably; blocking."""
+    """Write every folder, durably; blocking."""
     data = encode_limbo(record)
     for directory in directories:
         replace_file(disk, f"{directory}/{NAME}", data)
 
 
 def remove_limbo(disk: Disk, directories: Sequence[str]) -> None:
-    """The bookie has left limbo; durable, blocking."""
+    """Leave limbo, durably; blocking."""
     for directory in directories:
         path = f"{directory}/{NAME}"
         if disk.exists(path):

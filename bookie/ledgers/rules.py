@@ -51,8 +51,6 @@ def admission(
 
 
 class Fate(enum.Enum):
-    """A bookie's knowledge about a ledger's entries."""
-
     LIVE = "live"
     DELETED = "deleted"
     """The deletion is durable."""
@@ -98,7 +96,6 @@ def _digest_bytes(entry: bytes) -> int | None:
 
 
 def _digest_of(entry: bytes) -> Digest | None:
-    """The checksum that matches `entry`, if any."""
     header = entry[:HEADER_BYTES]
     for kind in (DigestType.CRC32C, DigestType.CRC32):
         digest = digest_for(kind, b"")
@@ -122,8 +119,6 @@ def lac_alone(ledger_id: int, lac: int, entry: bytes) -> bytes | None:
 
 
 class FenceStep(enum.Enum):
-    """The condition for answering a fence."""
-
     DURABLE = "nothing: the fence is on the disk"
     UNDER_WAY = "a record of the fence that is being journaled"
     JOURNAL = "a record of the fence that must be journaled now"
@@ -140,7 +135,6 @@ def fence(state: LedgerState, *, sure: bool, under_way: bool) -> FenceStep:
 
 
 def repeat(state: LedgerState, record: Meta) -> None:
-    """Apply a journaled record again; twice does no harm."""
     match record.op:
         case MetaOp.FENCE:
             state.fenced = True

@@ -1,9 +1,8 @@
 """The state of each ledger besides its entries: key, fence, LAC, last entry, deletion.
 
 On disk it is a log of changed records, one block for each checkpoint, rewritten when most are
-stale. Changes are durable in the journal first; the mark says how much of the file is valid. If
-anything before it is missing, the bookie does not start: without fences it could not keep its
-promises. Spec: docs/formats/ledger_state.md.
+stale. The mark says how much of it is valid; if anything before is missing, the bookie does not
+start, because it may have lost fences. Spec: docs/formats/ledger_state.md.
 
     file   := "OctvLdSt" version:u32 file_id:u64 crc32c:u32 block*
     block  := "LSTA" count:u32 offset:u64 body_crc32c:u32 header_crc32c:u32 record*
@@ -106,7 +105,6 @@ def encode_file_header(file_id: int) -> bytes:
 
 
 def encode_block(records: list[bytes], offset: int) -> bytes:
-    """The block will stand at `offset` of its file."""
     body = b"".join(records)
     front = BLOCK.pack(BLOCK_MAGIC, len(records), offset, crc32c(body), 0)[: -_CRC.size]
     return front + _CRC.pack(crc32c(front)) + body
@@ -129,7 +127,7 @@ class LedgerStates:
         return len(self._all)
 
     def get(self, ledger_id: int) -> LedgerState | None:
-        """Also of a deleted ledger."""
+        """Return the state, also of a deleted ledger."""
         return self._all.get(ledger_id)
 
     def create(self, ledger_id: int, key: bytes) -> LedgerState:
@@ -145,7 +143,7 @@ class LedgerStates:
         self._dirty.add(ledger_id)
 
     def ids(self) -> list[int]:
-        """Not deleted, ascending."""
+        """Return the ledgers that are not deleted, ascending."""
         return sorted(found for found, state in self._all.items() if not state.deleted)
 
     @property
@@ -156,17 +154,15 @@ class LedgerStates:
         return ledger_id in self._dirty
 
     def take_dirty(self) -> list[int]:
-        """They count as clean from now on. See `put_back`."""
+        """The returned ledgers count as clean from now on. See `put_back`."""
         found = sorted(self._dirty)
         self._dirty = set()
         return found
 
     def put_back(self, ledger_ids: Iterable[int]) -> None:
-        """Their checkpoint failed."""
         self._dirty.update(ledger_ids)
 
     def encode(self, ledger_ids: Iterable[int]) -> list[bytes]:
-        """Their current state."""
         return [encode_record(found, self._all[found]) for found in ledger_ids]
 
     def deleted_ids(self, before_ms: int) -> list[int]:
@@ -186,7 +182,6 @@ class LedgerStates:
         del self._all[ledger_id]
 
     def all_ids(self) -> list[int]:
-        """Also deleted ledgers."""
         return list(self._all)
 
 
@@ -278,7 +273,6 @@ class StateFile:
         return self._file is None or self.offset > 2 * live + _REWRITE_ABOVE_BYTES
 
     def remove_old(self) -> None:
-        """The mark has passed these files."""
         removed = False
         for name in self._disk.list_directory(self._directory):
             found = file_id_of(name)
@@ -295,7 +289,6 @@ class StateFile:
 
 
 def state_files(disk: Disk, directory: str) -> list[int]:
-    """Ascending ids."""
     found = map(file_id_of, disk.list_directory(directory))
     return sorted(file_id for file_id in found if file_id is not None)
 

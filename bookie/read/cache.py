@@ -25,7 +25,6 @@ _RUN_OVERHEAD_BYTES = 400
 
 @functools.lru_cache(maxsize=64)
 def _ids_layout(frame_bytes: int) -> struct.Struct:
-    """The layout of length, ledger id and entry id."""
     return struct.Struct(f">I24xqq{frame_bytes - ADD_IDS.size}x")
 
 
@@ -56,8 +55,6 @@ def _all_alike(frames: bytes, ledger_id: int) -> range | None:
 
 
 class CachedExtent:
-    """Ascending from `first` to `last`, as add frames."""
-
     __slots__ = ("bytes", "end", "first", "frames", "is_ahead", "last", "ledger_id", "offsets")
 
     def __init__(self, ledger_id: int, first: int, last: int, frames: bytes) -> None:
@@ -125,7 +122,7 @@ class ReadCache:
         self._ahead_bytes = (stats or ReadStats()).ahead_bytes
 
     def find(self, ledger_id: int, entry_id: int) -> CachedExtent | None:
-        """This counts as a use."""
+        """A found extent counts as used."""
         firsts = self._firsts.get(ledger_id)
         if firsts is None:
             return None
@@ -143,7 +140,7 @@ class ReadCache:
         return run
 
     def passed(self, run: CachedExtent) -> None:
-        """A reader has finished it: drop it first."""
+        """A reader has finished this extent: drop it first."""
         key = (run.ledger_id, run.first)
         if self._runs.get(key) is run:
             self._runs.move_to_end(key, last=False)
@@ -160,7 +157,6 @@ class ReadCache:
             self._remove(*next(iter(self._runs)))
 
     def drop(self, ledger_id: int, first: int = 0, last: int = 2**63) -> None:
-        """Extents that hold any of these entries."""
         firsts = self._firsts.get(ledger_id)
         if firsts is None:
             return

@@ -1,14 +1,13 @@
 """Read what is in no cache: index → entry log, with read-ahead into the read cache.
 
-Reads have their own threads, so they never wait for writes. When all are busy, ledgers take turns.
-An entry that several callers want is read once.
+Reads have their own threads; ledgers take turns at them. An entry that several callers want is read
+once.
 
-During a burst of adds (`AddBurst`), only one thread reads, and rests: readers that catch up can
-wait. A read waits for adds at most half of its time-out; urgent reads (of a recovery, or to compare
-a repeated add) do not.
+During a burst of adds (`AddBurst`), only one thread reads, and rests. A read waits for adds at most
+half of its time-out; urgent reads (of a recovery, or to compare a repeated add) do not.
 
-Damage is reported to the registry (disk/damage.py). If the index names another place by then,
-compaction has moved the entry: read there.
+If an entry is damaged, but the index names another place by then, compaction has moved it: read
+there.
 """
 
 from __future__ import annotations
@@ -92,7 +91,6 @@ class ColdReads:
         self._ahead = ReadAhead(config.read_ahead_bytes_max, cache.bytes_max)
         self._loop = asyncio.get_running_loop()
         self._queue: FairQueue[int, _Wanted] = FairQueue()
-        """Callers by ledger."""
         self._flights: list[_Flight] = []
         self._rest_until = 0.0
         self._rest: asyncio.TimerHandle | None = None
@@ -236,7 +234,6 @@ class ColdReads:
                 failed, ahead = damage, 0
 
     def _read_once(self, ledger_id: int, entry_id: int, ahead: int) -> list[CachedExtent]:
-        """With the next extents within `ahead` bytes."""
         run = self._index.find(ledger_id, entry_id)
         if run is None:
             return []
@@ -277,7 +274,7 @@ class ColdReads:
             ) from error
 
     async def intervals(self, ledger_id: int) -> list[tuple[int, int]]:
-        """(first, last) of every indexed extent."""
+        """Return (first, last) of every indexed extent."""
         runs = await asyncio.get_running_loop().run_in_executor(
             self._executor, self._index.runs, ledger_id
         )

@@ -26,8 +26,6 @@ _LISTS_AT_ONCE = 2
 
 
 class _Sought:
-    """Consecutive entries of a ledger that a read gathers."""
-
     __slots__ = ("bytes_max", "count_max", "entries", "ledger_id", "next_entry", "size")
 
     def __init__(self, ledger_id: int, first: int, count_max: int, bytes_max: int) -> None:
@@ -146,7 +144,7 @@ class ReadPath:
                 )
             except BookieError:
                 if sought.entries:
-                    break  # a request for the next entry gets this error
+                    break
                 raise
             finally:
                 self._answers.change(-held)

@@ -19,7 +19,6 @@ _SILENT_S = 5.0
 class Reader(NamedTuple):
     window_bytes: int
     entries: int
-    """How many entries its last read brought."""
     seen_s: float
 
 

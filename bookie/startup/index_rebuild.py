@@ -40,8 +40,6 @@ _log = structlog.get_logger()
 
 
 class RebuildRefused(OctavoError):
-    """The entry logs cannot vouch for a complete index."""
-
     name = "rebuild-refused"
 
 

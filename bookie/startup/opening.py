@@ -1,10 +1,8 @@
 """Start a storage: open the files on its disks, replay its journals, begin new journal files.
 
-The mark says what the logs, the index and the ledger state vouch for; everything after it is in the
-journal. So the logs are cut there before the index is opened; if they hold anything after it, the
-journal must be good first. Each ledger is in a single journal, so the order of replays does not
-matter. An index that is missing or behind is completed from the logs. If acknowledged data is
-damaged, the start fails.
+Everything after the mark is in the journal. So the logs are cut there before the index is opened;
+if they hold anything after it, the journal must be good first. An index that is missing or behind
+is completed from the logs. If acknowledged data is damaged, the start fails.
 """
 
 from __future__ import annotations
@@ -162,13 +160,12 @@ class _Flushes:
         await asyncio.sleep(0)  # let the flush take its memtable before anything more is put
 
     async def end(self) -> None:
-        """Everything is flushed on return. Raises the disk's errors."""
+        """Return when everything is flushed. Raises the disk's errors."""
         running, self._running = self._running, None
         if running is not None:
             await running
 
     def cancel(self) -> None:
-        """The replay failed."""
         if self._running is not None:
             self._running.cancel()
 
@@ -225,9 +222,8 @@ def indexed_up_to(
 ) -> tuple[int, int]:
     """Return the (log id, offset) up to which the index proves that the logs were synced.
 
-    (0, 0) when it proves nothing. The index is written after the mark: when the mark and the first
-    journal files are lost, only this tells a damaged record from a torn one. Raises `DamagedRead`
-    when the index is damaged as well.
+    When the mark and the first journal files are lost, only this tells a damaged record from a torn
+    one. (0, 0): it proves nothing. Raises `DamagedRead` when the index is damaged as well.
     """
     settle(disk, directory)
     index = (opener or RocksIndex)(f"{directory}/{INDEX_FOLDER}")
@@ -239,7 +235,7 @@ def indexed_up_to(
 def cut_logs(
     logs: EntryLogs, end: tuple[int, int], losses: list[Loss] | None, *, journaled: bool
 ) -> None:
-    """See `EntryLogs.cut_abandoned`. Raises `EntryLogMissing`, unless losses are accepted."""
+    """Raises `EntryLogMissing`, unless losses are accepted."""
     try:
         logs.cut_abandoned(end, journaled)
     except EntryLogMissing as error:
@@ -261,8 +257,7 @@ def open_index(
     """Open the index and complete it up to the mark. Raises `BookieIOError`.
 
     A damaged index is rebuilt if the logs can vouch for all of it. With `losses`, records after the
-    mark are indexed too, because the journal may have lost them. A damaged log is added to
-    `losses`.
+    mark are indexed too; a damaged log is added to `losses`.
     """
     settle(disk, directory)
     path = f"{directory}/{INDEX_FOLDER}"

@@ -53,7 +53,7 @@ class Caller:
         self._loop = asyncio.get_running_loop()
         self._proof: Proof | None = None
         self._certificate: Shown | None = None
-        """The proof rests on it; None: on a token."""
+        """The certificate that the proof rests on; None: it rests on a token."""
         self._rights: Rights | None = None
         self._failed = 0
         self._end: asyncio.TimerHandle | None = None
@@ -106,7 +106,6 @@ class Caller:
 
     @property
     def is_tiresome(self) -> bool:
-        """It has failed to authenticate too often."""
         return self._failed >= FAILED_PROOFS_MAX
 
     def judge(self) -> None:
@@ -141,7 +140,6 @@ class Caller:
         return Code.OK, AuthMessage(OCTAVO, b"")
 
     def refused(self) -> str:
-        """Count the request, and return the reason."""
         if self._proof is None:
             reason = f"this cluster is secured, and you have not proved who you are: {HOW}"
         else:
@@ -203,5 +201,4 @@ def _hold_nothing(_: bool) -> None:
     """The connection keeps its old rights during a repeated check."""
 
 
-def _nobody() -> None:
-    """There is no connection yet, or it has ended."""
+def _nobody() -> None: ...

@@ -1,13 +1,11 @@
 """Serve one client of a bookie: split its chunks into frames, pass them on, write the answers.
 
 The hot path is `buffer_updated`: one walk over the frames of a chunk, and one call to the storage
-for all its adds. Answers are gathered and written once in a turn of the loop. A batch that asks for
-it (`Flag.RANGE_ACK`) is acked by one frame for each range; others get BookKeeper's 28 bytes for
-each entry, filled in column by column.
+for all its adds. Answers are written once in a turn of the loop: one frame for each range
+(`Flag.RANGE_ACK`), or BookKeeper's 28 bytes for each entry, filled in column by column.
 
 The connection stops reading when it has too many requests under way, when its client takes no
-answers, or when the disk is behind (back_pressure.py). A client that breaks the protocol is
-disconnected and logged.
+answers, or when the disk is behind (back_pressure.py).
 """
 
 from __future__ import annotations
@@ -111,7 +109,6 @@ class Answers:
         self._ledger_id, self._first, self._last = ledger_id, first, last
 
     def take(self) -> list[bytes]:
-        """Return all frames in order, and start empty."""
         self._close_range()
         frames, self._frames = self._frames, []
         return frames
@@ -156,10 +153,8 @@ class Connection(asyncio.BufferedProtocol):
         Apache's bookies.
         """
         self._v3_batches: dict[AddBatch, V3Batch] = {}
-        """v3 batches that the storage has not answered yet."""
         self._closing = False
         self._rights: Rights | None = None
-        """None means everything."""
         self._early: bytearray | None = None
         """Arrives while the peer's certificate is checked; None: no check runs."""
         self._caller = None if server.guard is None else server.caller(self._may_now)
@@ -201,7 +196,6 @@ class Connection(asyncio.BufferedProtocol):
         return self.flow.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Handle the frames in the bytes that arrived."""
         if self._closing:
             return
         if self._early is not None:
@@ -252,7 +246,6 @@ class Connection(asyncio.BufferedProtocol):
         return self._has_added or self._receiver.is_large
 
     def _hold(self, hold: bool) -> None:
-        """The peer takes no answers, or takes them again."""
         if hold:
             self._in_flight.hold()
         else:
@@ -265,7 +258,7 @@ class Connection(asyncio.BufferedProtocol):
         self._close_if_finished()
 
     def close(self) -> None:
-        """Once the answers written so far are out."""
+        """Close once the answers written so far are out."""
         self._closing = True
         self._write()
         if self._transport is not None:
@@ -288,7 +281,6 @@ class Connection(asyncio.BufferedProtocol):
     # The peer's identity
 
     def judge(self) -> None:
-        """The policy has changed: check the peer's rights again."""
         if self._caller is not None:
             self._caller.judge()
 
@@ -314,7 +306,7 @@ class Connection(asyncio.BufferedProtocol):
         self.flow.resume(Pause.IDENTITY)
 
     def _let_go(self) -> None:
-        """After the answers to its requests."""
+        """Close after the answers to the peer's requests."""
         self._in_flight.end_waits()
         self.finish()
         self._loop.call_later(_FAREWELL_S, self.abort)
@@ -328,7 +320,7 @@ class Connection(asyncio.BufferedProtocol):
         return answer
 
     def _narrowed(self, request: Asked) -> Asked | None:
-        """If nothing is left, refuse it and return None."""
+        """If nothing is left, refuse the request and return None."""
         if self._rights is None:
             return request
         assert self._caller is not None
@@ -337,7 +329,6 @@ class Connection(asyncio.BufferedProtocol):
         return narrowed
 
     def _refuse_adds(self, adds: Adds) -> None:
-        """The peer may not write."""
         self._tell_writer()
         for _, batch in adds.batches:
             self._refuse_add(batch.ledger_id, batch.first_entry, batch.count)
@@ -544,7 +535,6 @@ class Connection(asyncio.BufferedProtocol):
                 refuse([(batch, Code.READ_ONLY)])
 
     def _added_ranges(self, results: Sequence[tuple[AddBatch, Code]]) -> None:
-        """One `Op.ADDED` frame for each stored range."""
         refused: list[tuple[AddBatch, Code]] = []
         acked = size = 0
         for batch, code in results:
@@ -575,7 +565,6 @@ class Connection(asyncio.BufferedProtocol):
         self._acked(acked, size)
 
     def _added_v3(self, results: Sequence[tuple[AddBatch, Code]]) -> None:
-        """The batches came in v3 frames."""
         acked = size = 0
         for batch, code in results:
             size += len(batch.frames)
@@ -656,7 +645,7 @@ class Connection(asyncio.BufferedProtocol):
             self.flow.written(sum(map(len, frames)))
 
     def _close_if_finished(self) -> None:
-        """Even if the peer has closed its side before."""
+        """Close even if the peer has closed its side before."""
         if self._closing and not self.busy and self._transport is not None:
             self._transport.close()
 

@@ -2,11 +2,10 @@
 
 A node proves itself by a token made from the cluster's secret, a reader by a token from a broker,
 others by a TLS certificate and a rule about `bookies`. In a cluster that is not secured every
-caller may do everything; a caller with a proof stays connected when it is secured later.
+caller may do everything.
 
-When the policy takes a right away, listeners of `on_change` are called at once; listeners of
-`on_doubt` when a proof may have become invalid. While the metadata store is away, the last known
-policy holds.
+A right that the policy takes away ends at once (`on_change`). While the metadata store is away, the
+last known policy holds.
 """
 
 from __future__ import annotations
@@ -35,18 +34,13 @@ _NOTHING_PROVED = Proof(ANONYMOUS)
 
 
 class KnowsCallers(Authenticates, Protocol):
-    """Identifies callers by what they show."""
-
-    def on_change(self, listener: Callable[[], None]) -> None:
-        """An earlier proof may no longer be valid."""
+    def on_change(self, listener: Callable[[], None]) -> None: ...
 
     def lapsed(self, identity: Identity, standing: Standing) -> str:
         """Why `standing` no longer proves `identity`; empty when it does."""
 
 
 class Guard:
-    """The access decisions of a bookie."""
-
     def __init__(
         self,
         store: MetadataStore,
@@ -79,7 +73,6 @@ class Guard:
 
     @property
     def secured(self) -> bool:
-        """Callers must prove who they are."""
         return self.authority.secured
 
     def on_change(self, listener: Callable[[], None]) -> None:
@@ -92,7 +85,6 @@ class Guard:
             self._authenticates.on_change(listener)
 
     def check(self, token: bytes) -> Proof:
-        """Raises `Unauthenticated`."""
         assert self._tokens is not None, "call `start` first"
         proof = self._tokens.verify(token, self._bookie_id)
         if reason := self._lapsed(proof):
@@ -107,13 +99,11 @@ class Guard:
         return None if found is None else Proof(found)
 
     async def look_at(self, shown: Shown) -> Proof | None:
-        """Raises `Unauthenticated`."""
         if self._authenticates is None:
             return None
         return Proof(await self._authenticates.identify(shown))
 
     async def identify(self, shown: Shown) -> Identity:
-        """For the admin port. Raises `Unauthenticated`."""
         given = shown.authorization or ""
         if given[: len(_BEARER)].lower() == _BEARER:
             try:

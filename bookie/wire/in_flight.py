@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _RUNNING_MAX = 32
 """Reads of a connection that use the disk at once."""
 _AT_ONCE_MAX = 64
-"""Further requests wait for their turn."""
+"""Requests above this wait for their turn."""
 
 _Request = ReadRequest | BatchReadRequest | Request | v3.Read | v3.Call
 
@@ -48,13 +48,11 @@ class InFlight:
         self._loop = asyncio.get_running_loop()
         self._waiting: FairQueue[int, tuple[_Request, float]] = FairQueue()
         self._running = 0
-        """Tasks of requests that waited for their turn."""
         self._stuck = False
         """`_RUNNING_MAX` tasks run and the next request needs one more."""
         self._held = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._waits: set[asyncio.Task[None]] = set()
-        """Long polls among `_tasks`."""
 
     def describe(self) -> dict[str, int]:
         return {
@@ -66,7 +64,7 @@ class InFlight:
 
     @property
     def count(self) -> int:
-        """Not answered yet, without long polls."""
+        """Count requests that are not answered yet, without long polls."""
         return len(self._tasks) - len(self._waits) + len(self._waiting)
 
     @property
@@ -124,7 +122,6 @@ class InFlight:
         self._scheduler.leave(self)
 
     def go_on(self) -> None:
-        """The peer takes its answers again."""
         self._held = False
         if self.wants_turn:
             self._scheduler.join(self)
@@ -135,7 +132,6 @@ class InFlight:
             wait.cancel()
 
     def cancel(self) -> None:
-        """The connection is gone: cancel all requests."""
         self._scheduler.leave(self)
         self._scheduler.waiting -= len(self._waiting.clear())
         for task in self._tasks:

@@ -19,8 +19,6 @@ _BACKLOG = 1024
 
 
 class ListenFailed(OctavoError):
-    """The message says why and what to do."""
-
     name = "listen-failed"
     scope = Scope.PROCESS
 
@@ -96,7 +94,6 @@ class SecureListener:
 
 
 def why_not_listening(error: OSError, host: str, port: int) -> str:
-    """And what to do about it."""
     if error.errno == errno.EADDRINUSE:
         return (
             f"port {port} on {host} is in use by another process: stop it "

@@ -17,17 +17,13 @@ _BYTES_PER_TURN = 1024 * 1024
 
 
 class Member(Protocol):
-    """A connection with reads that wait."""
-
     @property
-    def wants_turn(self) -> bool:
-        """It has a read that could begin."""
+    def wants_turn(self) -> bool: ...
 
     def serve(self) -> int | None:
         """Return the bytes answered, or None if it needs a task and none is free."""
 
-    def refuse_waiting(self) -> None:
-        """With TOO_MANY_REQUESTS."""
+    def refuse_waiting(self) -> None: ...
 
 
 class ReadScheduler:
@@ -47,11 +43,10 @@ class ReadScheduler:
         self._ready: dict[Member, float] = {}
         """Since when a connection waits for a turn, in the order of turns."""
         self._blocked: dict[Member, float] = {}
-        """Since when it waits for a task."""
+        """Connections that wait for a task, and since when."""
         self._turn_due = False
         self._expiry: asyncio.TimerHandle | None = None
         self.waiting = 0
-        """Waiting requests of all connections."""
         self.tasks = 0
         """Requests that run, without long polls."""
         answers.when_room(self._soon)
@@ -79,7 +74,6 @@ class ReadScheduler:
 
     @property
     def has_task(self) -> bool:
-        """Whether one more request may run."""
         return self.tasks < self._tasks_max
 
     def join(self, member: Member) -> None:
@@ -92,7 +86,6 @@ class ReadScheduler:
         self._blocked.pop(member, None)
 
     def task_ended(self) -> None:
-        """Let another request run."""
         self.tasks -= 1
         self._unblock()
 
@@ -104,7 +97,6 @@ class ReadScheduler:
             self._soon()
 
     def close(self) -> None:
-        """Give no more turns."""
         self._ready.clear()
         self._blocked.clear()
         if self._expiry is not None:
@@ -142,7 +134,7 @@ class ReadScheduler:
             self._expiry = self._loop.call_later(self._wait_s_max / 2, self._expire)
 
     def _expire(self) -> None:
-        """Clients of these connections can ask another bookie."""
+        """Refuse connections without a turn: their clients can ask another bookie."""
         self._expiry = None
         limit = self._loop.time() - self._wait_s_max
         for line in (self._ready, self._blocked):

@@ -64,8 +64,6 @@ def v2_code(code: Code, flags: int = 0) -> Code:
 
 
 class Poll(NamedTuple):
-    """It ends when the LAC is above `after`."""
-
     ledger_id: int
     after: int
     timeout_ms: int
@@ -84,8 +82,6 @@ def poll_of(request: Request | v3.Read) -> Poll:
 
 
 class Requests:
-    """Shared by all connections of a bookie."""
-
     def __init__(
         self,
         storage: Storage,
@@ -100,7 +96,6 @@ class Requests:
         self.fetch_copies: Callable[[], None] | None = None
         """Look for missing copies; None when this bookie keeps no copies."""
         self.compare_copies: Callable[[int, int, int], None] | None = None
-        """Compare these entries with the other copies."""
         self._reads: dict[Code, Counter] = {}
         self._parked: dict[asyncio.Future[int], None] = {}  # a set in order of arrival
         self.polls = 0
@@ -115,7 +110,7 @@ class Requests:
             watch.cancel()
 
     def now(self, request: Read | Request | v3.Call, since: float) -> bytes | None:
-        """If that needs no disk, else None."""
+        """Return the answer if that needs no disk, else None."""
         if isinstance(request, Request | v3.Call) or request.flags & _FENCE:
             return None
         if isinstance(request, v3.Read) and request.waits:
@@ -174,7 +169,6 @@ class Requests:
         return self._answer(request, code, entries, since)
 
     def refusal(self, request: Read | Request | v3.Call, cause: str) -> bytes:
-        """There is no room for the request at present."""
         self._metrics.throttled.labels(cause).inc()
         return self._refused(request, Code.TOO_MANY_REQUESTS)
 
@@ -316,7 +310,6 @@ class Requests:
         return self.polls < self._config.long_polls_max
 
     def would_wait(self, request: Request | v3.Read) -> bool:
-        """Whether a long poll would have to wait."""
         try:
             return self._must_wait(poll_of(request))
         except OctavoError:

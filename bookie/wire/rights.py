@@ -66,8 +66,6 @@ Asked = TypeVar("Asked", bound=Request)
 
 
 class Rights(NamedTuple):
-    """The limited rights of a caller."""
-
     needs: frozenset[Need]
     ledgers: Mapping[int, EntryRange] | None = None
     """Ledgers that it may read, with the range of entries; None: all."""
@@ -92,7 +90,6 @@ class Rights(NamedTuple):
         return cast("Asked | None", _within(request, entries))
 
     def covers(self, other: Rights | None) -> bool:
-        """Whether these rights include all of `other`."""
         if other is None or not other.needs <= self.needs:
             return False
         if self.ledgers is None or other.needs <= frozenset(_OF_NO_LEDGER):
@@ -109,7 +106,6 @@ STRANGER = Rights(frozenset({Need.NOTHING}))
 
 
 def reader_of(ledgers: Mapping[int, EntryRange]) -> Rights:
-    """To read these entries of these ledgers."""
     return Rights(frozenset({Need.NOTHING, Need.KNOWN, Need.READ}), ledgers)
 
 

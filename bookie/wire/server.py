@@ -58,8 +58,7 @@ class BookieServer:
         self.read_only = False
         """Ordinary adds are answered with READ_ONLY."""
         self.takes_recovery_adds = True
-        """There is room left for the adds of recoveries."""
-        self._connections: dict[Connection, None] = {}  # a set in order of arrival
+        self._connections: dict[Connection, None] = {}
         self._empty = asyncio.Event()
         self._empty.set()
         self.answers = storage.answers
@@ -106,7 +105,6 @@ class BookieServer:
         self.abort()
 
     def abort(self) -> None:
-        """Cut off all connections now."""
         self._stopping = True
         self.reads.close()
         if self._watch is not None:
@@ -140,7 +138,6 @@ class BookieServer:
         return self.storage.pressure.level
 
     def memory(self) -> dict[str, tuple[int, int]]:
-        """(bytes, peak) of all connections together, by purpose."""
         adds, answers, frames = self.storage.pressure, self.answers, self.frames
         return {
             "adds": (adds.used, adds.peak),
@@ -160,7 +157,6 @@ class BookieServer:
                 connection.flow.pause(Pause.STORAGE)
 
     def caller(self, on_rights: Callable[[Rights | None], None]) -> Caller:
-        """If a guard decides about callers."""
         assert self.guard is not None
         return Caller(self.guard, self.strangers, self.metrics.unauthorized, on_rights)
 
@@ -170,7 +166,6 @@ class BookieServer:
             connection.judge()
 
     def _on_doubt(self) -> None:
-        """Some proof may no longer be valid: check all."""
         for connection in tuple(self._connections):
             connection.doubt()
 

@@ -25,7 +25,6 @@ class V3Batch(NamedTuple):
     heads: list[Heads | bytes]
 
     def answers(self, code: Code) -> bytes:
-        """An answer for each add."""
         entry_id, ledger_id = self.batch.first_entry, self.batch.ledger_id
         answers: list[bytes] = []
         for heads in self.heads:
@@ -64,7 +63,6 @@ class Gathering:
         return run.end
 
     def add(self, add: v3.Add) -> None:
-        """It was parsed; it may be refused."""
         refusal = _refusal(add)
         if refusal is not None:
             self.refused.append(refusal)
@@ -101,7 +99,6 @@ class Gathering:
 
 
 def _refusal(add: v3.Add) -> Refusal | None:
-    """None when it may be stored."""
     if len(add.key) != MASTER_KEY_BYTES:
         what = f"a master key has {MASTER_KEY_BYTES} bytes, not {len(add.key)}"
         return Refusal(add, Code.UNAUTHORIZED, what)
@@ -143,7 +140,6 @@ class _OpenBatch:
         self._end = 0
 
     def extend(self, entries: Sequence[Buffer], heads: Heads | bytes) -> None:
-        """The entries have the same length."""
         prefix = add_prefix(self.key, len(entries[0]), self.flags)
         if len(entries) == 1:
             self._parts += (prefix, entries[0])
@@ -164,7 +160,7 @@ class _OpenBatch:
         self.next_entry += len(entries)
 
     def closed(self) -> V3Batch:
-        """The bytes are copied here, once."""
+        """Copy the bytes here, once."""
         batch = AddBatch(
             self.ledger_id,
             self.first,

@@ -1,9 +1,8 @@
 """The write cache: what is in the journal and not yet in an entry log. Pure.
 
-A full or old memtable is swapped for an empty one and flushed, sorted by (ledger, entry). Batches
-are kept as they came. The latest write of an entry wins: a batch cuts older ones that it overlaps
-(`IntervalMap`). Nothing is dropped: to bound its bytes, the caller asks `is_full` and slows its
-writers.
+A full or old memtable is swapped for an empty one and flushed, sorted by (ledger, entry). The
+latest write of an entry wins: a batch cuts older batches that it overlaps (`IntervalMap`). Nothing
+is dropped: when it `is_full`, the caller slows its writers.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ _NEVER = 2**63
 _RUN_OVERHEAD_BYTES = 320
 """In addition to a batch's frames: batch, piece, list slots."""
 _OFFSET_BYTES = {range: 0, array: 4, list: 36}
-"""By the type that holds the offset."""
 _SMALL_BYTES = 1024
 _JOIN_RUNS = 64
 
@@ -108,7 +106,6 @@ class IntervalMap:
         return _cost(joined) - sum(map(_cost, batches))
 
     def _overlay(self, first: int, last: int, batch: AddBatch) -> None:
-        """It overlaps or precedes others."""
         self._small = 0
         pieces = self.pieces
         start = bisect_right(self._firsts, first)
@@ -130,7 +127,6 @@ class IntervalMap:
         self._firsts[start:end] = [piece.first for piece in new]
 
     def find(self, entry_id: int) -> Piece | None:
-        """The piece that holds `entry_id`, if any."""
         index = bisect_right(self._firsts, entry_id) - 1
         if index >= 0 and self.pieces[index].last >= entry_id:
             return self.pieces[index]
@@ -156,7 +152,6 @@ class Memtable:
         self.bytes += found.put(batch)
 
     def sorted_pieces(self) -> Iterator[tuple[int, Piece]]:
-        """(ledger id, piece), by ledger and entry."""
         for ledger_id in sorted(self.ledgers):
             found = self.ledgers.get(ledger_id)  # a ledger may be deleted meanwhile
             for piece in found.pieces if found is not None else ():
@@ -207,7 +202,7 @@ class WriteCache:
         return None, last
 
     def intervals(self, ledger_id: int) -> list[tuple[int, int]]:
-        """(first, last) of every piece, unordered."""
+        """Return (first, last) of every piece, unordered."""
         tables = (self.active,) if self.flushing is None else (self.active, self.flushing)
         return [
             (piece.first, piece.last)

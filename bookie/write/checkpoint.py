@@ -8,11 +8,10 @@
        the flushed memtable
     6. remove journal files before the mark
 
-The index comes after the mark, because a start cuts the logs after the mark: an index ahead of it
-would name records that were cut, or lack a ledger whose deletion was not durable. An index behind
-it is completed from the logs and the ledger state. Steps 3 and 4 run even without entries: a fence
-alone moves the mark too (BookKeeper PR #4843: fences were lost). A failed step keeps the memtable
-and the changed states, and the next attempt repeats all steps.
+A start cuts the logs after the mark, so the index comes after it: an index ahead would name records
+that were cut. An index behind is completed from the logs and the ledger state. Steps 3 and 4 run
+even without entries: a fence alone moves the mark too (BookKeeper PR #4843: fences were lost). A
+failed step keeps the memtable and the changed states, and the next attempt repeats all steps.
 
 Compaction changes index and logs in the same order. `relocate`: append → sync → mark (the same
 journal position, the new log position) → index. `retire`: flush of the index, then unlink. A crash
@@ -83,7 +82,6 @@ class Checkpointer:
         self._index_behind = False
         """The index holds changes that are not flushed."""
         self.mark = None if mark is None else replace(mark, folders=self._journals)
-        """The mark on disk."""
 
     def vouched(self) -> tuple[int, int]:
         """The (log id, offset) up to which the mark vouches for the entry logs."""

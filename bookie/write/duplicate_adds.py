@@ -1,14 +1,12 @@
 """Handle adds of entries that the bookie may already have: it keeps the entries it has.
 
 The same entry again succeeds and stores nothing. A batch with a different entry under an existing
-id is refused whole: no correct writer sends it. An add mends an entry that cannot be read back or
-does not match its digest.
+id is refused whole. An add mends an entry that cannot be read back or does not match its digest.
 
-Only batches that begin at or below the highest entry their ledger ever had come here. They are
-handled in rounds, in which no two batches of a ledger share an entry. A round waits until
-everything admitted before it is durable, so a repeated add is answered when it is durable, and
-never after the journal has stopped. The round then goes to the journal together, for one sync. A
-fence may come during the lookups, so each batch is admitted again at the end. Used on the loop.
+Batches are handled in rounds, in which no two batches of a ledger share an entry. A round waits
+until everything admitted before it is durable, so a repeated add is answered when it is durable,
+and never after the journal has stopped; then it is stored with one sync. A fence may come during
+the lookups, so each batch is admitted again at the end.
 """
 
 from __future__ import annotations
@@ -50,11 +48,9 @@ class Held(Protocol):
 
     async def read_many(
         self, ledger_id: int, first: int, count_max: int, bytes_max: int, *, urgent: bool = False
-    ) -> list[bytes]:
-        """At least one, consecutive."""
+    ) -> list[bytes]: ...
 
-    async def held(self, ledger_id: int) -> list[tuple[int, int]]:
-        """(first, last) of each range, ascending."""
+    async def held(self, ledger_id: int) -> list[tuple[int, int]]: ...
 
 
 class _DuplicateAdd(NamedTuple):
@@ -85,9 +81,7 @@ class DuplicateAdds:
         self._lines: dict[int, deque[_DuplicateAdd]] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self.bytes = 0
-        """The bytes of waiting batches."""
         self.count = 0
-        """The number of waiting batches."""
 
     def describe(self) -> dict[str, int]:
         return {
@@ -98,7 +92,6 @@ class DuplicateAdds:
         }
 
     def take(self, batch: AddBatch, done: Done, lane: Hashable) -> None:
-        """`done` gets the batch with its code."""
         self.count += 1
         self.bytes += len(batch.frames)
         self._changed()
@@ -131,7 +124,6 @@ class DuplicateAdds:
             raise error_for(code, f"replacing the copy of {where}")
 
     async def close(self) -> None:
-        """No client waits for an answer any more."""
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()

@@ -45,7 +45,6 @@ class Flushing:
         self._written_at: dict[tuple[Position, ...], int] = {}
         """By the positions of unfinished flushes, the bytes in the journals then."""
         self._safe_bytes = 0
-        """Before the mark."""
         self._flushed_bytes = 0
         journals.stats.bytes_by_state = self._bytes_by_state
         self.wanted = asyncio.Event()
@@ -55,7 +54,6 @@ class Flushing:
         self.task = asyncio.get_running_loop().create_task(self._flush_on(), name="flush")
 
     async def checkpoint(self) -> None:
-        """All that the journals reported."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
@@ -72,7 +70,6 @@ class Flushing:
         await self._journals.remove_below(mark.journals)
 
     def _positions(self) -> tuple[Position, ...]:
-        """Remember how many bytes that is."""
         where = self._journals.durable_positions
         self._written_at[where] = self._journals.written_bytes
         return where

@@ -46,8 +46,7 @@ class AddSink(Protocol):
 class ConnectionOwner(Protocol):
     def connection_writable(self) -> None: ...
 
-    def connection_lost(self, error: BookieUnavailable) -> None:
-        """All its requests have failed already."""
+    def connection_lost(self, error: BookieUnavailable) -> None: ...
 
 
 class _Waiting:
@@ -107,7 +106,6 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(high=self._buffer_bytes_max)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
-        """All connections of this loop share the buffer."""
         return self._receiver.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -133,7 +131,6 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._fail(why(exc) or str(exc or "") or "the connection was closed")
 
     def close(self, reason: str) -> None:
-        """Everything under way fails with `reason`."""
         if self._transport is not None:
             self._transport.abort()
         self._fail(reason)
@@ -183,7 +180,7 @@ class BookieConnection(asyncio.BufferedProtocol):
     def read(
         self, ledger_id: int, entry_id: int, done: ReadDone, *, flags: int = 0, key: bytes = b""
     ) -> None:
-        """−1 is the last entry that the bookie has."""
+        """Entry id −1 asks for the last entry."""
         waiting = _Waiting(f"read of ledger {ledger_id} entry {entry_id}", done)
         if not self._begin(waiting, self._timeout_s):
             return
@@ -209,7 +206,6 @@ class BookieConnection(asyncio.BufferedProtocol):
         *,
         timeout_s: float | None = None,
     ) -> None:
-        """An operation of our extension."""
         waiting = _Waiting(op.name, done)
         if not self._begin(waiting, self._timeout_s if timeout_s is None else timeout_s):
             return
@@ -307,7 +303,6 @@ class BookieConnection(asyncio.BufferedProtocol):
         return end
 
     def _refuse(self, refused: list[AddRefused]) -> None:
-        """Together: an overloaded bookie sends many."""
         first = last = refused[0]
         for answer in (*refused[1:], None):
             if answer is not None and answer == (last.code, last.ledger_id, last.entry_id + 1):

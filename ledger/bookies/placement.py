@@ -67,7 +67,7 @@ def choose_replacements(
     open_ledgers: Mapping[str, int] = MappingProxyType({}),
     weight_max: float = WEIGHT_MAX,
 ) -> dict[int, str]:
-    """As far as there are spares; never a suspect."""
+    """Choose spares as far as there are any; never a suspect."""
     spares: dict[int, str] = {}
     weighed = weights({b: i for b, i in candidates.items() if not i.read_only}, weight_max)
     filled: list[str | None] = [None if p in positions else b for p, b in enumerate(ensemble)]
@@ -87,7 +87,7 @@ def choose_replacements(
 
 
 def weights(candidates: Mapping[str, BookieInfo], weight_max: float) -> dict[str, float]:
-    """Without known free space, as of Apache's bookies, 1."""
+    """A bookie without known free space, as Apache's, has weight 1."""
     free = {b: info.free_bytes for b, info in candidates.items() if info.free_bytes is not None}
     if weight_max <= 1 or not free:
         return dict.fromkeys(candidates, 1.0)

@@ -11,7 +11,7 @@ from octavo.ledger.errors import OffloadUnavailable
 
 
 def file_system(url: str) -> tuple[Any, str]:
-    """With the path in it. Raises `OffloadUnavailable`."""
+    """Also return the path in it. Raises `OffloadUnavailable`."""
     try:
         from pyarrow import fs
     except ImportError as error:
@@ -36,7 +36,7 @@ def joined(folder: str, *names: str) -> str:
 
 
 def open_object(url: str) -> Any:
-    """For random reads. Raises `OffloadUnavailable`."""
+    """Raises `OffloadUnavailable`."""
     files, path = file_system(url)
     try:
         return files.open_input_file(path)

@@ -12,7 +12,6 @@ from octavo.protocol.batch import BatchHeader, read_header
 from octavo.protocol.entry import Entry
 
 DISORDER_UNKNOWN = -1
-"""Not every batch has been looked at."""
 
 
 class EntrySource(ABC):
@@ -37,10 +36,10 @@ class EntrySource(ABC):
 
     @abstractmethod
     def batches(self, first: int, last: int) -> AsyncGenerator[list[Entry]]:
-        """While the next batch is being fetched."""
+        """Yield the entries, while the next batch is being fetched."""
 
     async def entries(self, first: int, last: int) -> AsyncIterator[Entry]:
-        """While the next batch is being fetched."""
+        """Yield the entries, while the next batch is being fetched."""
         async with contextlib.aclosing(self.batches(first, last)) as batches:
             async for batch in batches:
                 for entry in batch:
@@ -91,12 +90,12 @@ class EntrySource(ABC):
 
 
 def newest_ms(entry: Entry, appended: Appended | None) -> int:
-    """Or the append time, if the topic stores it."""
+    """Return the newest timestamp, or the append time if the topic stores it."""
     return shown(read_header(entry.payload), appended).max_timestamp
 
 
 async def header_of(reader: EntrySource, entry_id: int) -> BatchHeader:
-    """Its base offset is relative to the ledger."""
+    """The base offset is relative to the ledger."""
     (entry,) = await reader.read(entry_id, entry_id)
     return read_header(entry.payload)
 

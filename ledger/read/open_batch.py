@@ -17,12 +17,12 @@ from octavo.protocol.limits import RECORDS_BYTES_MAX
 from octavo.protocol.windows import BatchWindows, packing_of
 
 SMALL_BYTES = 256 * 1024
-"""At most a millisecond on the loop."""
+"""A batch up to this size takes at most a millisecond on the loop."""
 
 TURN_WINDOWS = 16
 
 Opening = Callable[[Buffer], AbstractAsyncContextManager[BatchWindows]]
-"""For a `with` block. Raises the errors of `open_batch`."""
+"""Opens a batch for a `with` block. Raises the errors of `open_batch`."""
 
 
 async def open_batch(batch: Buffer) -> BatchWindows:
@@ -57,7 +57,7 @@ def unpacked_if_small(kind: Compression, packed: bytes) -> bytes | None:
 
 
 async def unpacked(kind: Compression, packed: bytes) -> bytes:
-    """In a thread. Raises `InvalidBatch`."""
+    """Decompress in a thread. Raises `InvalidBatch`."""
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(None, unpack, kind, packed, RECORDS_BYTES_MAX)
 

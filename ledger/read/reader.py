@@ -42,7 +42,7 @@ from octavo.security.keys.errors import KeyMissing
 log = structlog.get_logger()
 
 _SINGLE_READS_MAX = 128
-"""Where batch reads are impossible (E > Qw)."""
+"""Single reads at once, where batch reads are impossible (E > Qw)."""
 _POLL_PAUSE_S = 0.1
 _BUSY_PAUSE_S = 0.02
 _REWRAP_LOOK_S = 1.0
@@ -163,7 +163,6 @@ class LedgerReader(EntrySource):
 
     @property
     def copies(self) -> int:
-        """Replicas that may be asked for an entry."""
         return self._quorum.write_quorum
 
     def turn_away(self, entry_id: int, damage: OctavoError) -> None:
@@ -178,7 +177,6 @@ class LedgerReader(EntrySource):
         self._tail = None
 
     async def close(self) -> None:
-        """The ledger itself does not change."""
         self._stop_watching()
         if self._following is not None:
             self._following.cancel()
@@ -425,7 +423,7 @@ class LedgerReader(EntrySource):
         return self._lac
 
     async def _ask_lac(self, bookie_id: str) -> int:
-        """−1 if the bookie never heard of the ledger."""
+        """Return −1 if the bookie never heard of the ledger."""
         bookie = self._client.bookies.get(bookie_id)
         try:
             if bookie.is_ours:
@@ -453,7 +451,7 @@ class LedgerReader(EntrySource):
         return lac
 
     async def _read_lac(self, bookie_id: str) -> int:
-        """From the last entry's header, which every bookie supports."""
+        """Read the last entry's header, which every bookie supports."""
         found: asyncio.Future[int] = self._loop.create_future()
 
         def done(error: OctavoError | None, data: bytes) -> None:

@@ -65,8 +65,6 @@ class LastEntryFound:
 
 @dataclass(frozen=True, slots=True)
 class WrittenBack:
-    """A bookie stored these entries."""
-
     step: ClassVar[int] = 5
     bookie_id: str
     first_entry: int

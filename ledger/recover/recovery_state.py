@@ -106,7 +106,6 @@ class RecoveryState:
         self._squatted: dict[int, OctavoError] = {}
         self._polls: dict[int, _Poll] = {}
         self.entries: dict[int, Found] = {}
-        """The entries being written back."""
         self._next_read = 0
         self._decided = -1
         self._read_ahead = READ_AHEAD_MIN
@@ -134,7 +133,7 @@ class RecoveryState:
     # ------------------------------------------------------------------ steps 1 and 2
 
     def metadata_read(self, metadata: LedgerMetadata, version: int) -> list[RecoveryAction]:
-        """Also again, because the record changed during the recovery."""
+        """Start, or start again because the record changed meanwhile."""
         assert metadata.ledger_id == self.ledger_id
         self._reset()
         self._metadata, self._version = metadata, version
@@ -290,7 +289,7 @@ class RecoveryState:
         return actions
 
     def entry_found(self, entry_id: int, data: bytes, length: int) -> list[RecoveryAction]:
-        """Whole and with a good digest: it exists."""
+        """The entry came whole and with a good digest: it exists."""
         poll = self._polls.get(entry_id)
         if self.state is not State.READING or poll is None or poll.found is not None:
             return []
@@ -382,7 +381,6 @@ class RecoveryState:
         return self._written_back(self._writing.failed(bookie_id, reason))
 
     def chosen(self, spares: Mapping[int, str]) -> list[RecoveryAction]:
-        """The answer to `ChooseReplacements`."""
         if self._writing is None:
             return []
         return self._written_back(self._writing.chosen(spares))

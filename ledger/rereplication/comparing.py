@@ -56,8 +56,7 @@ class OwnCopies(Protocol):
     """The bookie whose copies are compared; the calls are local."""
 
     @property
-    def bookie_id(self) -> str:
-        """The name in ensembles."""
+    def bookie_id(self) -> str: ...
 
     async def replace(self, key: bytes, entry: bytes) -> None:
         """Over the local copy with its id; durable on return."""
@@ -67,7 +66,7 @@ class OwnCopies(Protocol):
 class ComparingStatus:
     compared_entries: int = 0
     replaced: int = 0
-    """Copies here that the majority proved wrong."""
+    """Copies of this bookie that the majority proved wrong."""
     disagreeing: dict[tuple[int, int], str] = field(default_factory=dict)
     """(Ledger, entry), with the bookies that hold each version."""
 
@@ -99,7 +98,6 @@ class CopyComparer:
     def __init__(
         self, client: LedgerClient, own: OwnCopies, *, retry_s: float, bytes_per_s: float
     ) -> None:
-        """`retry_s`: until undecided entries are compared again."""
         self._client = client
         self._own = own
         self._me = own.bookie_id

@@ -45,7 +45,6 @@ class Copying:
         crc32c = metadata.digest_type is DigestType.CRC32C
         self._flags = int(Flag.RECOVERY_ADD | (Flag.CRC32C if crc32c else Flag.NONE))
         self.entries = 0
-        """Copied so far, durably."""
         self.bytes = 0
 
     @property
@@ -72,7 +71,7 @@ class Copying:
     # ------------------------------------------------------------------ existing copies
 
     async def copy_at(self, bookie: str, entry_id: int) -> bytes:
-        """With a good digest. Raises the bookie's error."""
+        """Return a copy with a good digest. Raises the bookie's error."""
         try:
             return (await self._read_from([bookie], entry_id, entry_id))[0]
         except AllFailed as failed:
@@ -148,7 +147,6 @@ class Copying:
     def _take(
         self, bookie_id: str, first: int, found: list[bytes], answer: Answer[list[bytes]]
     ) -> None:
-        """With the good entries before the first bad entry."""
         good = 0
         try:
             for entry_id, data in enumerate(found, first):
@@ -167,7 +165,7 @@ class Copying:
     # ------------------------------------------------------------------ writing
 
     async def _write(self, first: int, entries: list[bytes]) -> None:
-        """Durable on return. Raises error answers of the target."""
+        """The entries are durable on return. Raises error answers of the target."""
         connection = await self._target.connected()
         ledger_id = self._metadata.ledger_id
         answers = _Answers(self._to, first, len(entries), self._options.add_timeout_s)
@@ -201,7 +199,7 @@ class _Answers:
         return sorted(self.owing)
 
     async def settled(self) -> None:
-        """Then pause if the bookie was too busy."""
+        """Pause afterwards if the bookie was too busy."""
         while self.owing:
             self._changed.clear()
             try:

@@ -21,8 +21,6 @@ class BookieUnknown(LedgerError):
 
 
 class BookieStillNeeded(LedgerError):
-    """It is up, or ledgers still name it."""
-
     name = "bookie-still-needed"
 
 
@@ -55,7 +53,6 @@ async def forget_bookie(registry: BookieRegistry, ledgers: LedgerStore, bookie_i
 
 
 async def ledgers_naming(ledgers: LedgerStore, bookie_id: str) -> list[int]:
-    """With a fragment there, ascending."""
     turn = asyncio.Semaphore(_READ_AT_ONCE)
 
     async def names_it(ledger_id: int) -> bool:

@@ -55,15 +55,14 @@ class OwnBookie(Protocol):
     """The bookie whose copies are kept; the calls are local."""
 
     @property
-    def bookie_id(self) -> str:
-        """The name in ensembles."""
+    def bookie_id(self) -> str: ...
 
     @property
     def unsure_through(self) -> int:
         """It may have lost entries up to this ledger; −1 if it lost none."""
 
     def is_unsure(self, ledger_id: int) -> bool:
-        """It may have lost entries of this ledger."""
+        """Whether it may have lost entries of this ledger."""
 
     async def held(self, ledger_id: int) -> list[Range]:
         """The ranges are ascending and joined."""
@@ -72,25 +71,25 @@ class OwnBookie(Protocol):
         """Copies must be read back before they count."""
 
     async def fence(self, ledger_id: int, key: bytes) -> None:
-        """For ever; durable on return."""
+        """Refuse adds for ever; durable on return."""
 
     async def vouch(self, ledger_ids: Iterable[int]) -> None:
         """It has all entries of these ledgers that it must hold."""
 
     async def end_limbo(self) -> None:
-        """The same for every ledger."""
+        """Record the same for every ledger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeeperOptions:
     lost_bookie_s: float = 600.0
-    """Then an unregistered bookie is lost."""
+    """A bookie that is not registered for this time is lost."""
     open_ledger_s: float = 30.0
     """For its writer to replace a lost bookie by itself."""
     interval_s: float = 86_400.0
-    """After a walk that left nothing to do."""
+    """The pause after a walk that left nothing to do."""
     retry_s: float = 60.0
-    """After a walk that left ledgers unfinished."""
+    """The pause after a walk that left ledgers unfinished."""
     bytes_per_s: float = 32 * 1024 * 1024
     """The rate for all ledgers together."""
 
@@ -102,7 +101,7 @@ class KeeperStatus:
     copied_entries: int = 0
     copied_bytes: int = 0
     adopted: int = 0
-    """Positions of lost bookies taken over."""
+    """Positions of lost bookies that this bookie took over."""
     unfinished: dict[int, str] = field(default_factory=dict)
     """By ledger: why the last walk could not complete it."""
 
@@ -183,7 +182,6 @@ class CopyKeeper:
         self._woken.set()
 
     def _note_absent(self, known: Iterable[str]) -> None:
-        """Since when they are not registered; earlier notes stay."""
         there = self._client.bookies.available
         now = self._loop.time()
         since = self._absent_since
@@ -248,7 +246,6 @@ class CopyKeeper:
     # ------------------------------------------------------------------ one ledger
 
     async def _look_after(self, metadata: LedgerMetadata) -> LedgerMetadata:
-        """Return the record afterwards."""
         metadata = await self._close_if_abandoned(metadata)
         whole = True
         for stretch in stretches(metadata):
@@ -267,7 +264,6 @@ class CopyKeeper:
         return await self._adopt(metadata)
 
     async def _close_if_abandoned(self, metadata: LedgerMetadata) -> LedgerMetadata:
-        """Its writer did not replace a lost bookie."""
         ledger_id, tail = metadata.ledger_id, tail_of(metadata)
         lost = self._lost()
         takes = adopters(metadata, tail, 0, lost, self._candidates(ledger_id))
@@ -301,7 +297,7 @@ class CopyKeeper:
         }
 
     async def _fetch(self, metadata: LedgerMetadata, stretch: Stretch, position: int) -> bool:
-        """Return whether all are here."""
+        """Return whether all entries are here."""
         ledger_id = metadata.ledger_id
         copying = Copying(self._client, metadata, self._me)
         first, last = stretch.first, stretch.last
@@ -337,7 +333,6 @@ class CopyKeeper:
     # ------------------------------------------------------------------ lost bookies' entries
 
     async def _adopt(self, metadata: LedgerMetadata) -> LedgerMetadata:
-        """As `adopters` assigns them to this bookie."""
         lost = self._lost()
         candidates = self._candidates(metadata.ledger_id)
         for stretch in stretches(metadata):
@@ -358,7 +353,6 @@ class CopyKeeper:
     async def _take_over(
         self, metadata: LedgerMetadata, stretch: Stretch, position: int, lost: str
     ) -> LedgerMetadata:
-        """The copies are here: change the record."""
         ledger_id = metadata.ledger_id
         if metadata.state is LedgerState.CLOSED:
             await self._own.fence(ledger_id, master_key(metadata.password))

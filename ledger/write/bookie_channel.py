@@ -80,7 +80,7 @@ class BookieChannel:
             self._connection = None
 
     def restart(self, first_entry: int, now: float) -> None:
-        """Also again: everything from `first_entry` on."""
+        """Send, or send again, everything from `first_entry` on."""
         self._next = first_entry
         self._again.clear()
         self._heard_at = now
@@ -89,7 +89,7 @@ class BookieChannel:
     # ------------------------------------------------------------------ sending
 
     def push(self, chunk: Chunk, frames: tuple[Sequence[Buffer], int] | None, now: float) -> None:
-        """`frames`, if every bookie gets the whole chunk."""
+        """Every bookie gets the whole chunk if `frames` is given."""
         if self._owed >= chunk.first_entry:
             self._heard_at = now  # the time-out starts now
         connection = self._connection
@@ -128,7 +128,7 @@ class BookieChannel:
                 connection.send_adds(frames, size)
 
     def _due(self) -> tuple[int, int, bool] | None:
-        """(first, last, whether the bookie refused them once)."""
+        """Return (first, last, whether the bookie refused them once)."""
         owed = self._owed  # entries before it may have been released
         self._next = max(self._next, owed)
         while self._again and self._again[0][1] < owed:
@@ -148,7 +148,6 @@ class BookieChannel:
     # ------------------------------------------------------------------ answers of the bookie
 
     def heard(self, now: float, count: int) -> None:
-        """Widen the window after an ack of `count` entries."""
         self._heard_at = now
         if self._window is None:
             return
@@ -179,7 +178,6 @@ class BookieChannel:
 
     @property
     def _owed(self) -> int:
-        """Not acked, sent or not."""
         return self._core.quorum.next_held(self._position, self._acked_to[self._position])
 
     def overdue(self, now: float) -> bool:

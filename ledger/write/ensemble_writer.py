@@ -106,7 +106,6 @@ class EnsembleWriter:
         self._sync_senders()
 
     def push(self, payloads: Sequence[bytes]) -> None:
-        """The adds of a turn of the loop."""
         core, pending = self.core, self.pending
         lac, start = core.lac, 0
         now = self._flushed_at = self._loop.time()
@@ -174,7 +173,7 @@ class EnsembleWriter:
         self._release()
 
     def bookie_up(self, bookie_id: str) -> None:
-        """It gets its unconfirmed entries again."""
+        """The bookie gets its unconfirmed entries again."""
         channel = self._by_bookie.get(bookie_id)
         if channel is not None:
             channel.attach(self._loop.time())
@@ -184,7 +183,6 @@ class EnsembleWriter:
             self._forces.pump(self._channels)
 
     def bookie_down(self, bookie_id: str, error: BookieUnavailable) -> None:
-        """Everything under way is lost."""
         if bookie_id in self._by_bookie:
             self._client.bookies.suspect(bookie_id)
             self.perform(self.core.failed(bookie_id, error))
@@ -272,7 +270,6 @@ class EnsembleWriter:
     # ------------------------------------------------------------------ the ensemble
 
     def _sync_senders(self) -> None:
-        """Give each position a channel with its present bookie."""
         for position, bookie_id in enumerate(self.core.ensemble):
             if position < len(self._channels):
                 if self._channels[position].bookie.bookie_id == bookie_id:

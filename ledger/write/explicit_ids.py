@@ -24,7 +24,7 @@ from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 
 _BUSY_PAUSE_S = 0.02
 _EARLY_COST_BYTES = 200
-"""In addition to its payload."""
+"""A waiting entry costs this in addition to its payload."""
 
 
 class ExplicitIds:
@@ -71,7 +71,6 @@ class ExplicitIds:
         self.early_bytes += cost
 
     async def append(self, entry_id: int, payload: Buffer) -> None:
-        """Raises its errors."""
         await self._writer.drain()
         answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

@@ -25,7 +25,7 @@ class Forces:
         on_forced: Callable[[Force], None],
         on_failed: Callable[[str, OctavoError], None],
     ) -> None:
-        """`on_forced(asked)`: they are durable.
+        """`on_forced(asked)`: the entries are durable.
 
         `on_failed(bookie_id, error)`: also after `timeout_s`.
         """
@@ -35,7 +35,7 @@ class Forces:
         self._on_failed = on_failed
         self._asked: dict[str, object] = {}
         self._resting: dict[str, None] = {}
-        """Not asked until the next tick, after `TooManyRequests`."""
+        """Bookies that were too busy: not asked until the next tick."""
         self.wanted = -1
         """The last entry to make durable."""
 

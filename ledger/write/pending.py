@@ -19,7 +19,7 @@ from octavo.protocol.entry import HEADER, HEADER_BYTES, Buffer, DigestType, dige
 from octavo.protocol.frames import ADD_HEADER, ADD_PREFIX_BYTES, LENGTH, Flag
 
 CHUNK_BYTES_MAX = 128 * 1024
-"""So that bookies can start before all are encoded."""
+"""A chunk is small, so that bookies can start before all entries are encoded."""
 JOINED_PAYLOAD_BYTES_MAX = 8 * 1024
 """Above this mean payload size a copy costs more than several buffers."""
 _FRONT_CRC32C = struct.Struct(">II20s32sI")
@@ -35,7 +35,7 @@ class Chunk:
     parts: list[Buffer]
     size: int
     length_before: int
-    """In the ledger, below `first_entry`."""
+    """The ledger's payload bytes below `first_entry`."""
 
 
 class Pending:
@@ -64,7 +64,6 @@ class Pending:
         self._released = 0
         self.next_entry = 0
         self.length = 0
-        """Payload bytes of all encoded entries."""
         self.held_bytes = 0
 
     def describe(self) -> dict[str, int]:
@@ -77,7 +76,6 @@ class Pending:
     # ------------------------------------------------------------------ encoding
 
     def encode(self, payloads: Sequence[bytes], start: int, lac: int) -> tuple[Chunk, int]:
-        """As many as fit; return the next start."""
         first, before = self.next_entry, self.length
         parts: list[Buffer] = []
         encode = self._encode_crc32c if self._crc32c else self._encode_any

@@ -26,7 +26,7 @@ class TakenIds:
         self._to_leave = max(ledger_id, self._to_leave or 0)
 
     def is_wary(self, now_s: float) -> bool:
-        """Ask bookies about an id before it is used."""
+        """Whether bookies are asked about an id before it is used."""
         return now_s < self._wary_until_s
 
     @property
@@ -35,6 +35,5 @@ class TakenIds:
         return 1 << self._steps
 
     def take_leave(self) -> int | None:
-        """An id whose stretch must be left; once."""
         found, self._to_leave = self._to_leave, None
         return found

@@ -50,8 +50,6 @@ _HELD_FACTOR_MAX = 4
 
 
 class LedgerWriter:
-    """Made by `LedgerClient.create`."""
-
     def __init__(
         self,
         client: LedgerContext,
@@ -61,7 +59,6 @@ class LedgerWriter:
         deferred: bool = False,
         sealing: Sealing | None = None,
     ) -> None:
-        """`sealing`: of an encrypted ledger."""
         self._client = client
         self._sealing = sealing
         self._options = client.options
@@ -74,7 +71,6 @@ class LedgerWriter:
         self._flush_scheduled = False
         self._drained: list[asyncio.Future[None]] = []
         self._forced: list[tuple[int, asyncio.Future[None]]] = []
-        """Each with the entry that must become durable."""
         self._all_answered: asyncio.Future[None] | None = None
         self._confirming = False
         self._error: OctavoError | None = None
@@ -82,7 +78,6 @@ class LedgerWriter:
         self._closed: asyncio.Future[LedgerMetadata] | None = None
         self._length_at_end: int | None = None
         self.on_event: list[Callable[[WriterEvent], None]] = []
-        """Called on the loop."""
         seal = None if sealing is None else sealing.seal
         self._ensemble_writer = EnsembleWriter(
             client, metadata, version, self, deferred=deferred, seal=seal
@@ -121,7 +116,7 @@ class LedgerWriter:
 
     @property
     def last_add_confirmed(self) -> int:
-        """Durable with all before it; −1 at first."""
+        """The last durable entry, with all entries before it; −1 at first."""
         return self._core.lac
 
     @property
@@ -131,17 +126,14 @@ class LedgerWriter:
 
     @property
     def length(self) -> int:
-        """Stored bytes of all added payloads."""
         return self._pending.length + self._payload_bytes
 
     @property
     def pending_bytes(self) -> int:
-        """A live bookie has not acked them."""
         return self._pending.held_bytes + self._payload_bytes
 
     @property
     def failed_bookies(self) -> tuple[str, ...]:
-        """They get no adds at present."""
         return tuple(self._core.ensemble[position] for position in sorted(self._core.down))
 
     @property
@@ -151,7 +143,7 @@ class LedgerWriter:
 
     @property
     def error(self) -> OctavoError | None:
-        """Adds raise it from now on."""
+        """Adds raise this error from now on."""
         return self._error
 
     def add(self, payload: Buffer, done: AddDone) -> int:
@@ -287,7 +279,6 @@ class LedgerWriter:
         self.tell(Forced(last_entry))
 
     def written(self, last_entry: int) -> None:
-        """Answer callers up to `last_entry`, in order."""
         popleft = self._dones.popleft
         self._confirming = True
         while self._answered < last_entry:
@@ -352,7 +343,6 @@ class LedgerWriter:
             listener(event)
 
     def _end(self, error: OctavoError) -> None:
-        """Waiting callers get the error, in order."""
         self._error = error
         if self._length_at_end is None:
             self._length_at_end = self._pending.length_at(self._core.lac)

@@ -79,8 +79,6 @@ _NONE: list[WriterAction] = []
 
 
 class Force(NamedTuple):
-    """To make durable all that a bookie has acked."""
-
     bookie_id: str
     last_entry: int
     """The bookie has acked all its entries up to it."""
@@ -114,7 +112,7 @@ class WriterState:
         """Changes whenever a position's acks are forgotten: see `Force`."""
         self._newest_term = 0
         self.down: dict[int, OctavoError] = {}
-        """Failed and not replaced, with the reason."""
+        """Positions whose bookie failed and was not replaced, with the reason."""
         self._publish = publish
         self._planned: dict[int, str] = {}
         self._asked: tuple[int, ...] = ()
@@ -132,12 +130,11 @@ class WriterState:
 
     @property
     def fenced(self) -> bool:
-        """By another process, which may also have closed it."""
+        """Another process fenced the ledger, or closed it."""
         return self._fenced
 
     @property
     def live(self) -> list[int]:
-        """Positions to send adds to."""
         return [p for p in range(self.quorum.ensemble_size) if p not in self.down]
 
     def acked(self, bookie_id: str, first: int, last: int) -> list[WriterAction]:
@@ -160,7 +157,7 @@ class WriterState:
 
     @property
     def written_to(self) -> int:
-        """Its caller may have been answered."""
+        """The caller of this entry may have been answered."""
         return self._written_to if self.deferred else self.lac
 
     def to_force(self, position: int) -> Force:
@@ -281,7 +278,6 @@ class WriterState:
         return [ChooseReplacements(self._asked, tuple(self.ensemble))]
 
     def chosen(self, spares: Mapping[int, str]) -> list[WriterAction]:
-        """Spares for the positions that can have one."""
         if self.state is not State.CHOOSING:
             return []
         if set(self.down) - set(self._asked):

@@ -49,7 +49,6 @@ _PROGRESS_S = 5.0
 
 
 def main() -> int:
-    """Return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="one seed, with its trace hash")
@@ -183,8 +182,6 @@ def run_chunk(job: tuple[list[int], str | None, str | None]) -> list[SeedResult]
 
 
 class Total:
-    """The sums over many seeds."""
-
     def __init__(self) -> None:
         self.seeds = 0
         self.steps = 0
@@ -195,7 +192,6 @@ class Total:
         self.failures: list[SeedResult] = []
 
     def take(self, results: list[SeedResult]) -> None:
-        """Add some seeds."""
         for result in results:
             self.seeds += 1
             self.steps += result.steps
@@ -208,7 +204,6 @@ class Total:
                 print(explain(result), file=sys.stderr, flush=True)
 
     def as_dict(self, wall_s: float) -> dict[str, Any]:
-        """Return the sums as a dict."""
         return {
             "seeds": self.seeds,
             "wall_s": round(wall_s, 1),
@@ -234,7 +229,6 @@ class Total:
         ]
 
     def show(self, wall_s: float) -> None:
-        """Print the sums."""
         print(
             f"{self.seeds} seeds in {wall_s:.1f} s: {self.seeds / wall_s:.1f} seeds/s, "
             f"{self.seeds / self.cpu_s:.1f} a core; {self.steps} steps, "

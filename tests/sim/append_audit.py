@@ -1,10 +1,7 @@
-"""Append times in the simulator: the options of a seed, and the referee of the times that readers
-see.
+"""Append times: the options of a seed, and the referee of P66 (docs/properties.md).
 
-P66: in a topic with `message_time: append`, each message has one append time. Every reader sees the
-same time, in the log, in its copies and in its views. By the clocks that the owners may have had,
-it is not before the message's sending and not after its ack. It is never before the time of an
-earlier message. In a topic without this setting, no message has an append time.
+By the clocks that the owners may have had, a time is not before the message's sending and not after
+its ack.
 """
 
 from __future__ import annotations
@@ -34,7 +31,6 @@ class AppendOptions:
     """`create`; `append`; `changes`: the setting changes during the seed."""
 
     def over(self, settings: TopicSettings) -> TopicSettings:
-        """Return the topic's settings with this one added."""
         if self.how == "create":
             return settings
         return replace(settings, policies=replace(settings.policies, message_time="append"))
@@ -74,7 +70,6 @@ class AppendAudit:
             self._trace.probe(f"append.seen_by_{who.split()[0]}")
 
     def check(self, log: LogHistory) -> None:
-        """Check every append time that was seen of a log, in order of offsets."""
         slack_ms = _SLACK_MS + (self.now_ms() - self._began_ms) // 50
         least_ms, most_ms = self._clocks.least_ms - slack_ms, self._clocks.most_ms + slack_ms
         last_ms = -1

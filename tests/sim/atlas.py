@@ -1,10 +1,8 @@
 """Keeps faults survivable: which copies are lost for good, and how many may be lost.
 
-The ledger protocol promises that an acked entry survives the loss of Qa − 1 copies. Power losses,
-failed syncs, partitions and most other faults lose no copy of an acked entry, however often they
-happen. Bit rot and a wiped disk do. Lost copies stay lost, so the losses of a seed add up: together
-they hit fewer bookies than the smallest ack quorum. In the profile `beyond` more may be lost; then
-nothing has to survive, but no bookie may lie.
+An acked entry survives the loss of Qa − 1 copies. Bit rot and a wiped disk lose copies, and their
+losses add up: together they hit fewer bookies than the smallest ack quorum. In the profile `beyond`
+more may be lost; then nothing has to survive, but no bookie may lie.
 """
 
 from __future__ import annotations
@@ -30,18 +28,15 @@ class Atlas:
         self._damaged = cluster.audit.damaged
 
     def is_whole(self, bookie: SimBookie) -> bool:
-        """Whether a bookie has made promises and can keep all of them."""
         return bookie.name not in self._damaged and bookie.was_ready
 
     def may_damage(self, bookie: SimBookie) -> bool:
-        """Whether this bookie may lose a copy."""
         if not bookie.was_ready or self._damaged.get(bookie.name, "rotten") != "rotten":
             return False
         others = sum(name != bookie.name for name in self._damaged)
         return others < self._cluster.options.damage_max
 
     def damaged(self, bookie: SimBookie, how: str) -> None:
-        """Note a loss: of a folder or the whole disk ("wiped"), or of bytes."""
         self._damaged[bookie.name] = how
         if how == "wiped":
             self._cluster.audit.disk_lost(bookie.name)
@@ -49,11 +44,9 @@ class Atlas:
             self._cluster.audit.rotten.add(bookie.name)
 
     def rot_is_gone(self, bookie: SimBookie) -> None:
-        """Note that its disk was replaced."""
         self._cluster.audit.rotten.discard(bookie.name)
 
     def whole_again(self, bookie: SimBookie) -> None:
-        """Note that its lost copies are restored."""
         self._damaged.pop(bookie.name, None)
 
     def rot_at(

@@ -1,8 +1,7 @@
 """Operations between simulated brokers: production code from the upgrade to the partition.
 
-Only the HTTP around it is missing: this module reads the head of the upgrade and answers it as a
-broker does. The broker's identity and the caller's travel with each operation. The referee compares
-the caller that the owner sees with the expected caller.
+Only the HTTP around it is missing. The referee compares the caller that the owner sees with the
+expected caller (X25).
 """
 
 from __future__ import annotations
@@ -92,7 +91,6 @@ class SimRules:
         return self._memory.describe()
 
     def admit(self, identity: Identity, operation: AnyOperation, peer: str) -> None:
-        """Compare the operation's caller with the expected caller."""
         self._cluster.trace.probe("operations.served")
         wanted = caller_of(operation)
         is_own = RULES[type(operation)].is_inner  # a broker asks on its own behalf
@@ -109,35 +107,25 @@ class SimRules:
     async def measured(self, identity: Identity, namespace: str, work: Awaitable[Value]) -> Value:
         return await work
 
-    def owned(self, namespace: str) -> None:
-        """Charge nothing."""
+    def owned(self, namespace: str) -> None: ...
 
-    def may_publish(self, topic: TopicName) -> None:
-        """Charge nothing."""
+    def may_publish(self, topic: TopicName) -> None: ...
 
-    def stored(self, topic: TopicName, size: int, messages: int) -> None:
-        """Charge nothing."""
+    def stored(self, topic: TopicName, size: int, messages: int) -> None: ...
 
-    def not_stored(self, topic: TopicName, size: int, messages: int) -> None:
-        """Give nothing back."""
+    def not_stored(self, topic: TopicName, size: int, messages: int) -> None: ...
 
-    def published(self, size: int, messages: int) -> None:
-        """Count nothing."""
+    def published(self, size: int, messages: int) -> None: ...
 
-    def may_read(self, topic: TopicName) -> None:
-        """Charge nothing."""
+    def may_read(self, topic: TopicName) -> None: ...
 
-    def given(self, topic: TopicName, batches: list[StoredBatch], messages: int) -> None:
-        """Charge nothing."""
+    def given(self, topic: TopicName, batches: list[StoredBatch], messages: int) -> None: ...
 
-    def delivered(self, topic: TopicName, leases: Leases) -> None:
-        """Charge nothing."""
+    def delivered(self, topic: TopicName, leases: Leases) -> None: ...
 
-    def shown(self, topic: TopicName, messages: list[Delivery]) -> None:
-        """Charge nothing."""
+    def shown(self, topic: TopicName, messages: list[Delivery]) -> None: ...
 
-    def gave(self, topic: TopicName, size: int, messages: int) -> None:
-        """Charge nothing."""
+    def gave(self, topic: TopicName, size: int, messages: int) -> None: ...
 
     def large_bytes_max(self, topic: TopicName) -> int:
         del topic
@@ -152,24 +140,20 @@ class SimRules:
         return SlowedBy((), ())
 
     def may_consume(self, identity: Identity, topic: TopicName, subscription: str) -> bool:
-        """Whatever it is."""
         del identity, topic, subscription
         return True
 
-    def may_found_group(self, identity: Identity, name: GroupName, groups: Groups) -> None:
-        """Any number."""
+    def may_found_group(self, identity: Identity, name: GroupName, groups: Groups) -> None: ...
 
     def bound(self, identity: Identity, batch: bytes) -> bytes:
         del identity
         return batch
 
     def bound_name(self, identity: Identity, producer: str) -> str:
-        """The name."""
         del identity
         return producer
 
     def message_bytes_max(self, topic: TopicName) -> int | None:
-        """None is set."""
         del topic
         return None
 
@@ -189,7 +173,6 @@ def caller_of(operation: AnyOperation | Upload) -> Identity:
 
 
 def new_remote(process: Process, name: str) -> Remote:
-    """Make a broker's connections to all others."""
     own = Identity(f"node:{name}", source="node")
 
     def draw_nonce() -> str:
@@ -217,8 +200,6 @@ class WatchedServing(Serving):
 
 
 class Door:
-    """The place where a broker accepts other brokers' connections."""
-
     def __init__(self, cluster: Cluster, process: Process, name: str, broker: Broker) -> None:
         self._process = process
         self._name = name
@@ -240,7 +221,6 @@ class Door:
         self.serving.told = cluster.on_operation
 
     def parts(self) -> list[object]:
-        """Return what counts here."""
         return [self.serving, *self._links]
 
     async def open(self) -> None:
@@ -276,8 +256,6 @@ class Door:
 
 
 class _Upgrade(asyncio.Protocol):
-    """A connection until its head has arrived."""
-
     def __init__(self, door: Door) -> None:
         self._door = door
         self._came = b""

@@ -1,10 +1,7 @@
 """Brokers in the simulator: the production core, with a call between processes in place of HTTP.
 
-`publish`, `read`, `receive`, `settle`, `upload` and `body` go to an owner as operations, by
-production code over the simulated network (broker_links.py). So do hand-overs, deletions, dead
-letters and all else that brokers ask on their own behalf. `at_owner` serves all other work: it asks
-its broker for the owner, works here or has the owner's broker work, and asks again while nothing
-has been done.
+Operations go to an owner by production code (broker_links.py). `at_owner` serves all other work: it
+asks its broker for the owner, and asks again while nothing has been done.
 """
 
 from __future__ import annotations
@@ -69,16 +66,12 @@ _MOVING_WAIT_S = 0.3
 
 
 class Stored(NamedTuple):
-    """A published batch: its place, the partition's epoch, and the broker."""
-
     published: Published
     epoch: int
     broker_id: str
 
 
 class SimBroker:
-    """A machine with a broker."""
-
     def __init__(
         self,
         cluster: Cluster,
@@ -111,14 +104,12 @@ class SimBroker:
         return self.broker is not None
 
     def parts(self) -> list[object]:
-        """Return the objects of its process from which all that counts is found."""
         door = [] if self.door is None else self.door.parts()
         return [self.broker, self.ledgers, self.remote, *door]
 
     # Life and death
 
     def start(self) -> None:
-        """Start a process, unless one runs."""
         if self.is_alive or self.held_down:
             return
         self.process = self.cluster.new_process(self.name)
@@ -134,7 +125,6 @@ class SimBroker:
             self.process.crash(power=power)
 
     def stop(self) -> None:
-        """Hand everything over and end, soon."""
         if self.process is not None and self.process.alive and self.broker is not None:
             self.process.spawn(self._stop(self.process, self.broker), "stop")
 
@@ -235,7 +225,6 @@ class SimBroker:
         return await self._with_owner(name, work, there, incarnation)
 
     async def serve(self, name: PartitionName, work: Work, incarnation: str) -> Any:
-        """Run `work` on a partition that is open here, for another broker."""
         if self.broker is None:
             raise PartitionMoving(f"broker {self.name} is not ready")
         return await served(self.broker, name, incarnation, work)
@@ -243,8 +232,6 @@ class SimBroker:
     async def publish(
         self, name: PartitionName, batch: bytes, *, expected: int | None = None
     ) -> Stored:
-        """Store a batch at the partition's owner. Another broker gets it as an operation."""
-
         async def here(partition: Partition) -> Stored:
             published = await partition.publish(batch, expected_offset=expected)
             return Stored(published, partition.epoch, self.name)
@@ -262,8 +249,6 @@ class SimBroker:
     async def read(
         self, name: PartitionName, offset: int, bytes_max: int, count_max: int, wait_s: float
     ) -> list[StoredBatch]:
-        """Read at the partition's owner. Another broker gets operations."""
-
         async def here(partition: Partition) -> list[StoredBatch]:
             return await partition.read(
                 offset, bytes_max=bytes_max, count_max=count_max, wait_s=wait_s
@@ -360,8 +345,6 @@ class SimBroker:
     async def operate(
         self, operation: LocalOperation, shipped: LocalOperation, wait_s: float = 0.0
     ) -> tuple[AnyAnswer, str]:
-        """Return the answer of the partition's owner, and the owner."""
-
         async def here(partition: Partition) -> tuple[AnyAnswer, str]:
             assert self.door is not None
             caller = caller_of(operation)
@@ -408,7 +391,6 @@ class SimBroker:
             raise error_of(error.refusal) from error
 
     async def with_broker(self, work: Callable[[Broker], Awaitable[Any]]) -> Any:
-        """Run `work` in this broker's process."""
         if self.broker is None:
             raise PartitionMoving(f"broker {self.name} is not ready")
         return await work(self.broker)
@@ -429,7 +411,6 @@ def watch_ledgers(ledgers: LedgerClient, audit: LedgerAudit, name: str) -> None:
 
 
 def watch_writer(writer: LedgerWriter, audit: LedgerAudit) -> None:
-    """Do the same for one ledger."""
     add, ledger_id = writer.add, writer.ledger_id
 
     def watched_add(payload: Buffer, done: AddDone) -> int:
@@ -449,5 +430,4 @@ def watch_writer(writer: LedgerWriter, audit: LedgerAudit) -> None:
 
 
 async def pause(s: float) -> None:
-    """Let virtual time pass."""
     await asyncio.sleep(s)

@@ -1,15 +1,6 @@
-"""The referee of bulk loads: an attempt at a batch is committed whole, and only once.
+"""The referee of bulk loads, X1–X5 (docs/properties.md): one attempt at a batch is committed, once.
 
-It learns what each attempt at a batch wrote and what a driver asks and is answered. It sees every
-change of a bulk load's record and of a partition's record when it takes effect.
-
-    X1  one attempt at a batch is committed, with all of its ledgers, closed and never given up;
-        batches ascend, and the next one begins when the last is complete
-    X2  a partition takes in a part once, whole, in its order, and only what is committed
-    X3  complete, and a commit that is answered: every partition has its part
-    X4  what is committed and not yet taken in is not deleted
-    X5  what is not committed is never read; in the end every part is taken in (S8), and private
-        ledgers without a record that names them are gone (S8)
+It sees every change of a bulk load's record and of a partition's record when it takes effect.
 """
 
 from __future__ import annotations
@@ -46,7 +37,6 @@ class Attempt:
         return f"{self.bulk_load} batch {self.batch} attempt {self.number}"
 
     def ledgers(self) -> dict[PartitionName, list[int]]:
-        """Return the ledgers of each partition in the order of their insertion."""
         return {name: list(part) for name, part in self.parts.items()}
 
 
@@ -76,7 +66,6 @@ class BulkLoadAudit:
     # ------------------------------------------------------------------ drivers
 
     def wrote(self, attempt: Attempt) -> None:
-        """Note that all tasks of an attempt have closed their ledgers."""
         self.attempts.append(attempt)
         for part in attempt.parts.values():
             self.private.update(dict.fromkeys(part, attempt))
@@ -91,7 +80,6 @@ class BulkLoadAudit:
                 self._topics.logs[name].sends(values, attempt.bulk_load, BULK_LOADED, 0)
 
     def told(self, attempt: Attempt, *, won: bool) -> None:
-        """Note the answer to its driver: committed, or another attempt was committed first."""
         self._events.add("told", attempt, "committed" if won else "committed before")
         winner = self.winners.get((attempt.bulk_load, attempt.batch))
         if winner is None or (won and winner is not attempt):
@@ -115,7 +103,6 @@ class BulkLoadAudit:
     # ------------------------------------------------------------------ records
 
     def changed(self, change: Change) -> None:
-        """Observe the metadata store."""
         name = change.path.removeprefix(BULK_LOADS_ROOT + "/")
         if name == change.path or change.value is None:
             return
@@ -171,7 +158,6 @@ class BulkLoadAudit:
         record: PartitionRecord,
         what: str,
     ) -> None:
-        """Note that a partition's record has these closed ledgers for the first time."""
         added = list(links)
         ids = [link.ledger_id for link in added]
         attempt = self.private.get(ids[0])
@@ -197,7 +183,6 @@ class BulkLoadAudit:
             log.stands(values, link.base_offset, f"{attempt} was taken in")
 
     def ledger_deleted(self, ledger_id: int) -> None:
-        """Note that a ledger's record has gone."""
         attempt = self.private.get(ledger_id)
         if attempt is None or self.topic_is_gone or ledger_id in self.base_of:
             return  # P46 covers ledgers that a partition names
@@ -209,11 +194,9 @@ class BulkLoadAudit:
 
     @property
     def unfinished(self) -> list[str]:
-        """Return the bulk loads that are committed and not complete."""
         return [name for name, record in self.records.items() if not record.complete]
 
     def check_whole(self, left: Iterable[int]) -> None:
-        """Check the end of the seed. `left`: existing private ledgers that no partition names."""
         for ledger_id in left:
             self._fail(f"S8 private ledger {ledger_id} is left, of {self.private.get(ledger_id)}")
         for attempt in self.attempts:

@@ -1,14 +1,9 @@
 """Users with limited rights and quotas, under faults: `python -m tests.sim.callers N`.
 
-The world of `rights.py`, whose brokers have every check of the production entrance: the
-`Authenticator` with its users, `Gate`, `HttpQuotas`, and at the owner `BrokerRules`. Users publish,
-read and hold streams at any broker, which sends the owner an operation. Meanwhile rights are given
-and taken, users disabled, quotas changed.
-
-The referee checks three things. Every done call was allowed, and its user enabled, at each deciding
-broker that had reached the store for `EFFECTIVE_S`. No user brought more than a quota allows. At
-the end, without faults, every broker refuses what is denied and does what is allowed within
-`PATIENCE_S`, when callers wait as long as brokers ask: a refusal never causes the next refusal.
+The world of `rights.py`, whose brokers have every check of the production entrance. The referee: a
+done call was allowed, and its user enabled, at each deciding broker that had reached the store for
+`EFFECTIVE_S`; no user brought more than a quota allows; at the end every broker does what is
+allowed within `PATIENCE_S`, when callers wait as long as brokers ask.
 """
 
 from __future__ import annotations
@@ -85,8 +80,6 @@ DONE, DENIED, WAIT, AWAY = "done", "denied", "wait", "away"
 
 
 class _Connection(Connection):
-    """The parts of a connection that the checks read."""
-
     def __init__(self) -> None:
         self.counted_as = ""
         self._certificate = None
@@ -106,8 +99,6 @@ class _Connection(Connection):
 
 @dataclass(frozen=True)
 class Attempt:
-    """A user's call. `stream_s` is how long it holds a stream."""
-
     user: Identity
     operation: Operation
     size: int
@@ -117,8 +108,6 @@ class Attempt:
 
 @dataclass
 class _Tally:
-    """A principal's use at one broker while the same quotas held."""
-
     since_s: float
     requests: int = 0
     size: int = 0
@@ -127,8 +116,6 @@ class _Tally:
 
 @dataclass
 class Door:
-    """The parts with which a broker's process decides."""
-
     gate: Gate
     quotas: HttpQuotas
     rules: BrokerRules
@@ -138,8 +125,6 @@ class Door:
 
 
 class SimBroker(SimRights):
-    """A broker, as far as its checks go."""
-
     world: World
 
     def __init__(self, world: World, name: str) -> None:
@@ -182,7 +167,6 @@ class SimBroker(SimRights):
         self.door = Door(gate, quotas, rules)
 
     async def serve(self, attempt: Attempt) -> None:
-        """Answer a client. Raises the refusal."""
         door, route = self.door, ROUTE_OF[attempt.operation]
         assert door is not None
         headers = CIMultiDict({"Authorization": f"Bearer {attempt.token}"})
@@ -223,7 +207,6 @@ class SimBroker(SimRights):
             await door.quotas.sent(call, attempt.size, 1)
 
     async def take_over(self, door_of: SimBroker, asked: bytes, attempt: Attempt) -> None:
-        """Do what another broker asks for, as `Serving` does."""
         door, request = self.door, decode_request(asked)
         assert door is not None
         door.rules.admit(request.caller.identity, request.operation, door_of.name)
@@ -296,7 +279,6 @@ class World(rights.World):
         self._later(lambda: self.metadata.heal(broker.name), 15.0)
 
     def network_s(self) -> float:
-        """Return the delay of a message."""
         return self._users.rng.choice((0.001, 0.01, 0.1))
 
     # What happens
@@ -306,7 +288,6 @@ class World(rights.World):
         return tokens.issue(TOKEN_KEY, user.name, ttl_s=86_400, now_s=now_s, rng=self._users.rng)
 
     async def _use(self, user: Identity) -> None:
-        """Make one call after another."""
         rng, token = self._users.rng, self._token(user)
         while not self.over:
             attempt = Attempt(user, rng.choice(self.operations), rng.choice(SIZES), token)
@@ -317,7 +298,6 @@ class World(rights.World):
                 self.owner = rng.choice(self.brokers)
 
     async def _follow(self, user: Identity) -> None:
-        """Hold one stream after another."""
         rng, token = self._users.rng, self._token(user)
         while not self.over:
             attempt = Attempt(user, Operation.CONSUME, SIZES[0], token, rng.choice((1.0, 20.0)))
@@ -339,7 +319,6 @@ class World(rights.World):
         return DONE, 0.0
 
     def _begun(self, record: PolicyRecord) -> PolicyRecord:
-        """Allow everything to all users at first."""
         made = super()._begun(record)
         if not record.secured:
             for user, operation in self._not_since:
@@ -354,7 +333,6 @@ class World(rights.World):
         return (with_rule, without_rule, without_rule, without_rule)
 
     async def _administer(self, process: Process) -> None:
-        """Disable users and change quotas."""
         rng, store = process.rng, None
         names = [user.name.partition(":")[2] for user in USERS]
         while not self.over:
@@ -408,7 +386,6 @@ class World(rights.World):
     # Referee
 
     def did(self, attempt: Attempt, door: SimBroker, owner: SimBroker) -> None:
-        """Note a done call: both brokers let it in."""
         self.done += 1
         for broker in (door, owner):
             self._check(attempt, broker, self._not_since[attempt.user, attempt.operation], "may")

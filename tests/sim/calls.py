@@ -20,8 +20,6 @@ _Answer = asyncio.Future[Any]
 
 
 class Calls:
-    """All calls in progress."""
-
     def __init__(self, network: SimNetwork) -> None:
         self._network = network
         self._loop = network.loop

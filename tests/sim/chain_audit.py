@@ -1,10 +1,8 @@
 """The referee of ledger lists: sees every change of a partition's record when it takes effect.
 
-Property LedgerChaining: only the owner of the current epoch changes the list. A new owner raises
-the epoch. All ledgers but the last are closed, in the record and in the ledger's own record. A
-ledger that a record names is never deleted. Only messages that every subscription has acked are
-trimmed. Bulk loads are left to bulk_load_audit.py, and the location of closed ledgers to
-offload_audit.py.
+Only the owner of the current epoch changes the list, and a new owner raises the epoch. All ledgers
+but the last are closed. A named ledger is never deleted. Only messages that every subscription has
+acked are trimmed.
 """
 
 from __future__ import annotations
@@ -38,8 +36,6 @@ _TOPIC = re.compile(r"/octavo/topics/([^/]+)/([^/]+)$")
 
 
 class Owned:
-    """The known state of a partition's record."""
-
     def __init__(self) -> None:
         self.record = PartitionRecord()
         self.owner = -1
@@ -62,7 +58,6 @@ class ChainAudit:
         """Filled in seeds that have compacted views."""
 
     def changed(self, change: Change) -> None:
-        """Observe the metadata store."""
         if self.times is not None and change.path == CLOCK_PATH and change.value is not None:
             self.times.clock_written(change)
         if change.path.startswith("/ledgers/"):
@@ -134,7 +129,6 @@ class ChainAudit:
     def _check_view(
         self, name: PartitionName, old: PartitionRecord, new: PartitionRecord, what: str
     ) -> None:
-        """Note a job's new view. No view may be taken back."""
         before, after = old.compaction, new.compaction
         if before == after:
             return

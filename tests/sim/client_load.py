@@ -1,10 +1,8 @@
 """The production client in the load: its producer, its retries, its delivery loops.
 
-Used in a share of the seeds with topics. All of `octavo/client` but its sockets runs here, in
-client processes that die: batches and windows, doubts about owners, leases kept and given back.
-Messages have bytes that are easily changed (`odd_values.py`), and must come back exactly (X11). At
-the end, without faults, two slow loops share the messages under leases that end many times
-meanwhile: each message is processed once (X12). Options are drawn from a separate stream.
+All of `octavo/client` but its sockets runs here, in client processes that die. Messages must come
+back byte for byte (X11). At the end two slow loops share messages under short leases: each is
+processed once (X12).
 """
 
 from __future__ import annotations
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
     from tests.sim.topic_load import TopicLoad
 
 LOOP = "loop"
-"""The subscription of the loops."""
 _SHARE = 0.3
 _LAST = 24
 """The number of messages for the last loops, sent when the faults are over."""
@@ -56,18 +53,15 @@ class ClientOptions:
     linger_ms: float = 0.0
     lease_ms: int = 0
     batch: int = 1
-    """The most messages that a loop holds."""
 
     @property
     def subscriptions(self) -> dict[str, SubscriptionSettings]:
-        """The subscriptions that the loops use."""
         if not self.loops:
             return {}
         return {LOOP: SubscriptionSettings(type="shared", ack_timeout_ms=self.lease_ms)}
 
 
 def draw(rng: random.Random) -> ClientOptions:
-    """Draw a seed's options from `rng`, in a fixed order."""
     if rng.random() >= _SHARE:
         return ClientOptions()
     return ClientOptions(
@@ -83,8 +77,6 @@ def draw(rng: random.Random) -> ClientOptions:
 
 @dataclass(slots=True)
 class _Exchange:
-    """A call in progress, with the state when it began."""
-
     what: str
     sub: str
     began_s: float
@@ -103,7 +95,6 @@ class ClientReferee:
         """The longest time of an ack: leases may end meanwhile."""
 
     def begins(self, path: str, body: bytes | None, now_s: float) -> _Exchange:
-        """Note that a call is sent."""
         parts = path.split("/")
         found = _Exchange(parts[-1], parts[-2], now_s)
         logs = self._load.audit.logs
@@ -122,12 +113,10 @@ class ClientReferee:
         return found
 
     def unanswered(self, exchange: _Exchange, now_s: float) -> None:
-        """Note that a call was given up, for example by a broker that stopped."""
         if exchange.what == "ack":
             self.slowest_s = max(self.slowest_s, now_s - exchange.began_s)
 
     def ends(self, exchange: _Exchange, reply: Reply, now_s: float) -> None:
-        """Note a call's answer."""
         if exchange.what == "ack":
             self.slowest_s = max(self.slowest_s, now_s - exchange.began_s)
         if reply.status >= 300:
@@ -170,7 +159,6 @@ class ClientLoad:
         self.referee = ClientReferee(load)
 
     def clients(self) -> list[TopicClient]:
-        """Return the clients of the safety phase."""
         options = self.options
         return [
             *[TopicClient(self.load, f"e{n}", self._produce) for n in range(options.producers)],
@@ -178,7 +166,6 @@ class ClientLoad:
         ]
 
     async def finish(self, client: TopicClient) -> None:
-        """Let two slow loops share the messages, when the faults are over."""
         async with self._api(client) as api:
             last = TopicClient(self.load, "last", self._produce)
             last.process, last.run = client.process, 1
@@ -219,7 +206,6 @@ class ClientLoad:
                     await client.pause(RETRY_S)
 
     async def _send_some(self, client: TopicClient, api: AsyncClient, count: int) -> None:
-        """Send up to `count` messages, under a new epoch."""
         options = self.options
         epoch = client.run * 100 + client.rng.randrange(100)
         producer = await api.producer(
@@ -310,5 +296,4 @@ def judge_loops(processed: Counter[tuple[int, int, str]], fail: Callable[[str], 
 
 
 def hash_of(name: str) -> int:
-    """Return a producer id for each name."""
     return int.from_bytes(name.encode(), "big") % 1_000_003

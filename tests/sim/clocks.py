@@ -21,18 +21,15 @@ class Clocks:
         """How far any clock was ever set back, or ahead."""
 
     def join(self, process: Process) -> None:
-        """Start a process with its machine's present clock."""
         before = self._processes.get(process.name)
         if before is not None:
             process.skew_ms, process.drift = before.skew_ms, before.drift
         self._processes[process.name] = process
 
     def was_set(self, by_ms: int) -> None:
-        """Note that a machine's clock was set this far ahead."""
         self.least_ms, self.most_ms = min(self.least_ms, by_ms), max(self.most_ms, by_ms)
 
     def jump(self, rng: Random) -> str:
-        """Set a machine's clock."""
         process = self._processes[rng.choice(list(self._processes))]
         process.skew_ms = rng.choice((-_HOUR_MS, -900, 0, 900, _HOUR_MS))
         process.drift = rng.choice((0.0, 0.01, -0.01))

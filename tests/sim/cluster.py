@@ -1,7 +1,7 @@
 """The cluster of a seed: bookies on simulated disks, metadata, network, and referees.
 
-All code that promises something is production code. This module starts it, kills it, and tells the
-referee at once what each bookie reports as durable.
+It starts and kills production code, and tells the referee at once what each bookie reports as
+durable.
 """
 
 from __future__ import annotations
@@ -77,9 +77,7 @@ class SimBookie:
         self.node: BookieNode | None = None
         self.serving = False
         self.was_ready = False
-        """Whether it has served before."""
         self.refused: BaseException | None = None
-        """Why it will not start again."""
         self.busy = 0.0
         """The share of requests that are answered TooManyRequests."""
         self.held_down = False
@@ -126,21 +124,18 @@ class SimBookie:
         self.cluster.loop.world_later(s, self.start)
 
     def kill(self) -> None:
-        """Kill its process; the machine continues running."""
         if self.process is not None:
             self.disk.kill_chance = 1.0
             self.process.crash(power=False)
             self.disk.kill_chance = 0.0
 
     def power_loss(self) -> None:
-        """Kill its machine: unsynced data is lost."""
         if self.is_alive and self.process is not None:
             self.process.crash()
         else:
             self.disk.crash(self.rng)
 
     def stop(self) -> None:
-        """Stop in an orderly way, soon."""
         if self.process is not None and self.process.alive and self.serving:
             self.process.spawn(self._stop(self.process), "stop")
 
@@ -156,7 +151,6 @@ class SimBookie:
             self.cluster.trace.probe("bookie.pressure")
 
     def count(self, storage: Any) -> None:
-        """Count the events of a life of the storage."""
         probe = self.cluster.trace.probe
         self._check_damage(storage)
         if self.keeper is not None:
@@ -389,7 +383,6 @@ class SimBookie:
         watch_garbage(self, storage)
 
     def _watch_mode(self, node: Any) -> None:
-        """Count each change to read-only and back."""
         apply_mode = node._apply_mode
 
         def watched(**why: object) -> None:
@@ -401,7 +394,6 @@ class SimBookie:
         node._apply_mode = watched
 
     def _check_reopened(self, storage: Storage) -> None:
-        """Check that a bookie which has just started holds everything it ever promised."""
         try:
             mark = read_mark(self.disk, self.cluster.options.ledger_directories)
         except DiskError:
@@ -418,7 +410,6 @@ class SimBookie:
 
 
 def _files(positions: Sequence[Position]) -> int:
-    """Return the number of files of all journals."""
     return sum(position.file_id for position in positions)
 
 
@@ -444,24 +435,20 @@ class Cluster:
         self._ledger_ids: dict[str, int | None] = {}
 
     def start(self) -> None:
-        """Start every bookie."""
         for bookie in self.bookies.values():
             bookie.start()
 
     @property
     def all_serve(self) -> bool:
-        """Whether every bookie that can serve does."""
         return all(b.serving or b.refused is not None for b in self.bookies.values())
 
     def new_process(self, name: str) -> Process:
-        """Make a process on the host of that name."""
         process = Process(self.loop, name)
         self.clocks.join(process)
         process.on_crash.append(lambda _: self.events.add("dies", name))
         return process
 
     def metadata_store(self, process: Process) -> SimMetadataStore:
-        """Return the metadata store as that process sees it."""
         store = self.metadata.store(
             process, session_timeout_ms=SESSION_TIMEOUT_MS, call_timeout_ms=_CALL_TIMEOUT_MS
         )
@@ -469,7 +456,6 @@ class Cluster:
         return store
 
     def refused(self, bookie: SimBookie, error: BaseException) -> None:
-        """Check a bookie's claim that its disk lost something."""
         for told in self.on_refused:
             told(bookie, error)
 
@@ -479,7 +465,6 @@ class Cluster:
             self.audit.record_changed(ledger_id, change.value, change.version, change.by)
 
     def _ledger_id(self, path: str) -> int | None:
-        """Return the ledger whose record is at `path`, or None."""
         if path not in self._ledger_ids:
             digits = path.removeprefix("/ledgers/").replace("/", "").replace("L", "")
             is_record = path.startswith("/ledgers/") and path.rpartition("/")[2].startswith("L")

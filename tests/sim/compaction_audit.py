@@ -1,9 +1,7 @@
 """The referee of compacted reads: compares each page with the views and the log.
 
-A ledger belongs to one view, and the referee learns its content when it is written. So each page is
-compared with exactly one view: from the requested offset to the next one, it has every message of
-the view and no other. From the horizon on, it has every message of the log. A whole pass keeps the
-promise to users, whatever changed meanwhile: it shows the newest message of each key.
+Below the horizon a page has every message of exactly one view; above it, every message of the log.
+A whole pass shows the newest message of each key, whatever changed meanwhile.
 """
 
 from __future__ import annotations
@@ -23,8 +21,6 @@ if TYPE_CHECKING:
 
 
 class Kept(NamedTuple):
-    """A view as it was published."""
-
     horizon: int
     offsets: tuple[int, ...]
 
@@ -57,18 +53,15 @@ class CompactedHistory:
         self._gone: set[int] = set()
         """Tombstones that some view has left out."""
         self.own: OwnCompaction | None = None
-        """Set in seeds whose brokers compact."""
         self.age_ms: Callable[[int], int] = lambda stamp_ms: 10**18
         """Returns the highest possible age of a stamp, by any believable clock."""
 
     # -- what jobs do
 
     def wrote(self, ledger_id: int, offsets: Sequence[int]) -> None:
-        """Note that a view's ledger was closed, with the messages of these offsets."""
         self._written[ledger_id] = tuple(offsets)
 
     def learn(self, ledger: CompactedLedger, entries: Iterable[bytes]) -> None:
-        """Note the entries of a ledger that a broker wrote, if unknown."""
         if ledger.ledger_id in self._written:
             return
         offsets = []
@@ -127,7 +120,6 @@ class CompactedHistory:
         return stamp_ms is None or self.age_ms(stamp_ms) >= delay_ms
 
     def published(self, record: CompactionRecord) -> None:
-        """Note that the partition's record names this view."""
         if self.own is not None:
             self.judge(record)
         offsets = tuple(o for one in record.ledgers for o in self._written[one.ledger_id])
@@ -139,7 +131,6 @@ class CompactedHistory:
 
     @property
     def newest(self) -> Kept:
-        """Return the view that the record names."""
         return self._views[-1]
 
     # -- what readers see

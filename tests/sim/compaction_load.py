@@ -1,11 +1,8 @@
-"""Compactions and readers of compacted topics, in a share of the seeds with topics.
+"""Compactions and readers of compacted topics.
 
-A compaction here runs the job's own steps over the partition's record, and its own reads of
-ledgers. A dictionary replaces Spark, which finds the newest message of each key. Ledgers and
-entries of views are cut anywhere: one entry, many small ledgers, uneven ones. Jobs race, die, give
-up, and remove the ledgers of earlier views at once or later. A reader goes from the beginning to
-the end by pages of any size; some ask where a time begins. Options come from separate streams, so
-seeds without compaction stay as they were.
+A compaction runs the job's own steps and reads; a dictionary replaces Spark. Views are cut
+anywhere. Jobs race, die, give up, and remove earlier views at once or later. Options come from
+separate streams, so other seeds stay as they were.
 """
 
 from __future__ import annotations
@@ -74,9 +71,7 @@ class CompactionOptions:
     """The number of keys. In some seeds a share of the messages has no key."""
     keyless: bool = False
     entry_max: int = 1
-    """The most messages of an entry of a view."""
     ledger_max: int = 1
-    """The most entries of a view's ledger."""
     grace_ms: int = 0
     """How long ledgers of earlier views stay."""
     lookups: int = 0
@@ -91,7 +86,6 @@ class CompactionOptions:
 
 
 def draw(rng: random.Random) -> CompactionOptions:
-    """Draw a seed's options from `rng`, in a fixed order."""
     if rng.random() >= _SHARE:
         return CompactionOptions()
     return CompactionOptions(
@@ -111,19 +105,15 @@ class OwnCompaction:
     """The options of a seed whose brokers compact its topic, as the jobs do."""
 
     settings: Mapping[str, Any]
-    """Settings of the topic."""
     config: Mapping[str, Any]
-    """Settings of the brokers."""
     tombstones: bool
     """Whether a share of the messages are tombstones."""
 
     def is_tombstone(self, value: str) -> bool:
-        """Derive it from the value, like the key."""
         return self.tombstones and zlib.adler32(value.encode()) % 4 == 0
 
 
 def draw_own(rng: random.Random) -> OwnCompaction | None:
-    """Draw the options of a seed with compactions, from a separate stream."""
     if rng.random() < 0.35:
         return None
     return OwnCompaction(
@@ -157,7 +147,6 @@ class CompactionLoad:
         self._runs = 0
 
     def clients(self) -> list[TopicClient]:
-        """Return the clients of the safety phase."""
         options = self.options
         return [
             *[TopicClient(self.load, f"m{n}", self._compact) for n in range(1, options.jobs + 1)],
@@ -175,7 +164,6 @@ class CompactionLoad:
             await self.read_all(client, name)
 
     async def read_all(self, client: TopicClient, name: PartitionName) -> None:
-        """Run some passes that reach the end."""
         for _ in range(_PASSES):
             while not await self._pass(client, name):
                 await client.pause(_PAUSE_S)
@@ -203,7 +191,6 @@ class CompactionLoad:
                 self._probe(f"job_ends.{type(error).__name__}")
 
     async def _run(self, client: TopicClient, name: PartitionName, *, whole: bool = False) -> None:
-        """Run one compaction of a partition. Raises `EXPECTED`."""
         self._runs += 1
         rng, run = client.rng, f"run-{self._runs}"
         async with self._connected() as cluster:
@@ -274,7 +261,6 @@ class CompactionLoad:
         ]
 
     def _cut(self, rng: random.Random, kept: list[Message]) -> list[list[list[Message]]]:
-        """Cut messages into entries, and entries into ledgers."""
         ledgers: list[list[list[Message]]] = []
         left = 0
         while kept:
@@ -347,7 +333,6 @@ class CompactionLoad:
             await self._look(client, name)
 
     async def _look(self, client: TopicClient, name: PartitionName) -> None:
-        """Read some pages from anywhere, also from the middle of an entry."""
         for _ in range(client.rng.randint(0, 4)):
             with contextlib.suppress(*EXPECTED):
                 end = await client.ask(name, _end_offset)
@@ -408,7 +393,6 @@ class CompactionLoad:
             await client.pause(_READ_PAUSE_S)
 
     async def _ask(self, client: TopicClient, name: PartitionName) -> None:
-        """Ask where a time begins. Raises `EXPECTED`."""
         time_ms = telling_time(self.load, client.rng, name)
 
         async def work(partition: Partition) -> tuple[int, int, tuple[int, int]]:

@@ -1,10 +1,6 @@
-"""Bookies that keep their own copies (profile `copies`), and the referee's demands on them.
+"""Bookies that keep their own copies (profile `copies`), and their referee: P42, P52–P54, S8.
 
-P52  a move changes one position of a fragment, and nothing else of the record P53  the new holder
-is no other of the ensemble, and has all that the position is to hold P54  what moves is settled:
-neither a writer nor a recovery can change it any more P42  a bookie that vouches for a ledger has
-it closed, whole and fenced S8   in the end every closed ledger's copies are whole again, if enough
-bookies are there
+In the end every closed ledger's copies are whole again, if enough bookies are there.
 """
 
 from __future__ import annotations
@@ -50,7 +46,6 @@ async def keeping(
 
 
 def _watch(bookie: SimBookie, node: BookieNode) -> None:
-    """Tell the referee which ledgers the bookie is sure of again."""
     audit, storage, name = bookie.cluster.audit, node.storage, bookie.name
     file: Any = storage.limbo_file
     vouch, end = file.vouch, file.end
@@ -93,7 +88,6 @@ def _watch(bookie: SimBookie, node: BookieNode) -> None:
 
 
 def whole(bookies: dict[str, SimBookie], ledgers: Iterable[LedgerHistory]) -> str:
-    """Return the closed ledgers' missing copies."""
     serving = {name: bookie for name, bookie in bookies.items() if bookie.serving and bookie.node}
     for history in ledgers:
         if history.deleted or not history.is_closed:

@@ -1,12 +1,7 @@
 """Clients that ask more than bookies can bear, and leave in the middle of it (profile `crowd`).
 
-Each connects to a bookie, asks for many entries at once, singly and in batches, asks for long
-polls, and begins a long frame without ending it. Some never read the answers. A moment later the
-connection is gone: closed, aborted, or left silent. Bounds are tiny and the disks slow, so a
-resource that a bookie does not get back is missing for the next client. The quiescence referee (Q1)
-looks for it, and the ordinary clients have to go on.
-
-No code here looks at the answers; the referee of ledgers watches the bookies.
+Bounds are tiny and the disks slow, so a resource that a bookie does not get back is missing for the
+next client; Q1 finds it, and the ordinary clients have to go on.
 """
 
 from __future__ import annotations
@@ -56,8 +51,6 @@ def crowded(options: SimOptions, rng: random.Random) -> SimOptions:
 
 
 class _Connection(asyncio.Protocol):
-    """A connection that asks and does not listen."""
-
     transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -68,7 +61,6 @@ class _Connection(asyncio.Protocol):
 
 
 async def crowd(load: LedgerLoad, client: SimClient) -> None:
-    """Live as such a client."""
     rng = client.rng
     while not load.over:
         bookie = rng.choice(list(load.cluster.bookies))
@@ -94,7 +86,6 @@ async def crowd(load: LedgerLoad, client: SimClient) -> None:
 
 
 def _burst(load: LedgerLoad, rng: random.Random) -> bytes:
-    """Send many requests at once."""
     known = list(load.audit.ledgers) or [0]
     frames = []
     for number in range(rng.randint(2, 30)):

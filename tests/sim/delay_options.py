@@ -23,7 +23,6 @@ HEEDING = ("shared", "key_shared")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayOptions:
     share: int = 0
-    """Percentage of the messages."""
     delay_ms_max: int = 1
     pending_max: int = 1_000_000
 
@@ -51,7 +50,6 @@ class DelayOptions:
 
 
 def draw(rng: random.Random) -> DelayOptions:
-    """Draw a seed's options."""
     if rng.random() >= _SHARE:
         return DelayOptions()
     return DelayOptions(

@@ -1,9 +1,7 @@
 """The stories of many seeds in a few hex digits, to compare two versions of the code.
 
-A move or a rename must not change a story: run `make sim-digest` before and after it. The digest
-names neither a module nor a file: a seed's trace (docs/simulation.md), its length, the injected
-faults, the situations reached, and whether it failed. The reason of a failure is left out, because
-it may quote a traceback.
+A move or a rename must not change a story: run `make sim-digest` before and after it. The reason of
+a failure is left out, because it may quote a traceback.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """The simulated disk: on demand it forgets unsynced data, fails, fills up, dawdles and rots.
 
-One `SimDisk` is one bookie's disks, and outlives its processes. Each process uses the handle that
-`attach` returns, which is dead once the process crashed. Reads see the page cache (every write).
-`crash` leaves what a power failure leaves: synced bytes for certain, and any subset of the unsynced
-sectors (inode.py). Creations, renames and removals are lost independently, unless their folder was
-synced. `kill` ends the process alone: the page cache stays.
-
-It knows no loop. `disk.faults` (disk_faults.py) has armed faults, choices come from the given
-`random.Random`, and `take_delay_s` sums up what calls would have cost.
+It outlives its processes. Reads see the page cache (every write). `crash` leaves what a power
+failure leaves: synced bytes, and any subset of the unsynced sectors (inode.py). Creations, renames
+and removals are lost independently, unless their folder was synced. `kill` ends the process alone:
+the page cache stays.
 """
 
 from __future__ import annotations
@@ -60,7 +56,6 @@ class SimDisk(SimHandle):
         self.on_damage: Callable[[Damage], None] | None = None
         """Called with bytes that are not, or will not be, what was written and synced."""
         self.on_death: Callable[[], object] | None = None
-        """Called when a process dies within a call."""
 
     def note(self, kind: str) -> None:
         self.counts[kind] += 1
@@ -68,14 +63,12 @@ class SimDisk(SimHandle):
             self.on_note(kind)
 
     def damaged(self, damage: Damage) -> None:
-        """Note damage that no call reports."""
         if self.on_damage is not None:
             self.on_damage(damage)
 
     # Processes
 
     def attach(self, process: Process) -> SimHandle:
-        """Return the disk for `process` while it lives. Any earlier process's handle is dead."""
         self._let_go()
         self.failed_sync = ""
         self.process = process
@@ -89,7 +82,6 @@ class SimDisk(SimHandle):
             (self.kill if self.rng.random() < self.kill_chance else self.crash)(self.rng)
 
     def die(self) -> NoReturn:
-        """Let the process die within this call."""
         if self.process is not None:
             self.process.crash()
         if self.on_death is not None:
@@ -142,7 +134,6 @@ class SimDisk(SimHandle):
         self.owed_s += s
 
     def take_delay_s(self) -> float:
-        """Return the virtual seconds of such calls since the last question."""
         owed, self.owed_s = self.owed_s, 0.0
         return owed
 
@@ -156,11 +147,9 @@ class SimDisk(SimHandle):
     # Content
 
     def inodes(self) -> list[Inode]:
-        """Yield every file once."""
         return list({id(inode): inode for inode in self.names.values()}.values())
 
     def store(self, inode: Inode, offset: int, data: bytes) -> None:
-        """Write into the page cache."""
         if data:
             before = inode.size
             inode.write(offset, data)
@@ -168,11 +157,9 @@ class SimDisk(SimHandle):
             self.bytes_written += len(data)
 
     def recount(self) -> None:
-        """Sum up the space in use again."""
         self.used = sum(inode.size for inode in self.inodes())
 
     def list_names(self, path: str) -> list[str]:
-        """List files and folders right below `path`."""
         start = path.rstrip("/") + "/"
         length = len(start)
         found = {

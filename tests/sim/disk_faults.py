@@ -1,9 +1,7 @@
 """Faults of a simulated disk. A nemesis arms them, the disk fires them.
 
-A rule fires at the calls that it names (`pread`, `pwritev`, `datasync`, `sync_directory`,
-`preallocate`, `create`, `rename`, `unlink`, `index_put`, `index_flush` …; none: all), on paths that
-contain `path`, after `skip` of them, `times` times. Without an armed rule a call costs nothing
-more.
+A rule fires at the calls that it names (none: all), on paths that contain `path`, after `skip` of
+them, `times` times.
 """
 
 from __future__ import annotations
@@ -31,15 +29,12 @@ class Damage(NamedTuple):
     kind: str
     disk: str
     path: str
-    """Empty for the whole disk."""
     start: int = 0
     end: int = 0
 
 
 @dataclass(slots=True)
 class Rule:
-    """One armed fault."""
-
     kind: str
     rng: random.Random
     calls: frozenset[str] = frozenset()
@@ -48,7 +43,6 @@ class Rule:
     times: int = 1
 
     def fires(self, call: str, path: str) -> bool:
-        """Count this call; return whether it is hit."""
         if (self.calls and call not in self.calls) or self.path not in path:
             return False
         if self.skip:
@@ -59,13 +53,10 @@ class Rule:
 
 
 class DiskFaults:
-    """The rules in force."""
-
     def __init__(self) -> None:
         self.rules: list[Rule] = []
 
     def clear(self) -> None:
-        """Remove all faults."""
         self.rules.clear()
 
     # Arming
@@ -75,7 +66,6 @@ class DiskFaults:
         self.rules.append(Rule("sync EIO", rng, SYNCS, path, skip, times))
 
     def fail_read(self, rng: random.Random, path: str = "", skip: int = 0, times: int = 1) -> None:
-        """A read returns EIO."""
         calls = frozenset({"pread", "index_find", "index_runs"})
         self.rules.append(Rule("read EIO", rng, calls, path, skip, times))
 
@@ -93,11 +83,9 @@ class DiskFaults:
         self.rules.append(Rule("stale sector", rng, frozenset({"pwritev"}), path, skip))
 
     def misdirect_write(self, rng: random.Random, path: str = "", skip: int = 0) -> None:
-        """A sector of a write lands elsewhere in the same file."""
         self.rules.append(Rule("misdirected write", rng, frozenset({"pwritev"}), path, skip))
 
     def crash_before(self, rng: random.Random, path: str = "", skip: int = 0) -> None:
-        """The process dies before a write or sync happens."""
         self.rules.append(Rule("crash before", rng, CHANGES | SYNCS, path, skip))
 
     def crash_after(self, rng: random.Random, path: str = "", skip: int = 0) -> None:
@@ -136,7 +124,6 @@ class DiskFaults:
     def writing(
         self, disk: SimDisk, path: str, inode: Inode, offset: int, data: bytes
     ) -> list[tuple[int, bytes]]:
-        """Apply faults to a write; return what arrives."""
         parts = [(offset, data)]
         for rule in self.rules[:]:
             kind = rule.kind
@@ -175,7 +162,6 @@ _IN_WRITE = frozenset({"ENOSPC", "write EIO", "stale sector", "misdirected write
 
 
 def _eio(call: str, path: str, index: bool) -> Exception:
-    """Make EIO in the words of the disk or of RocksDB."""
     what = f"{call} {path}: input/output error"
     return BookieIOError(what) if index else DiskError(what)
 

@@ -20,17 +20,12 @@ if TYPE_CHECKING:
 
 
 class NameOp(NamedTuple):
-    """An unsynced change of a folder: `name` now means `inode` (None: nothing)."""
-
     name: str
     inode: Inode | None
     old: str = ""
-    """Where a renamed file came from."""
 
 
 class SimFile:
-    """An open file of a handle."""
-
     __slots__ = ("_disk", "_handle", "_inode", "_path", "_write", "closed")
 
     def __init__(self, handle: SimHandle, path: str, inode: Inode, write: bool) -> None:
@@ -53,8 +48,7 @@ class SimFile:
         self._handle.enter("pread", self._path)
         return self._inode.pread(length, offset)
 
-    def uncache(self, offset: int, length: int) -> None:
-        """Memory holds no copy."""
+    def uncache(self, offset: int, length: int) -> None: ...
 
     def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int:
         data = b"".join(buffers)
@@ -115,8 +109,6 @@ class SimFile:
 
 
 class SimHandle:
-    """The disk as one process sees it."""
-
     file_type: type[SimFile] = SimFile
 
     def __init__(self, disk: SimDisk, owner: str) -> None:
@@ -126,7 +118,6 @@ class SimHandle:
         self.spend: Callable[[float], None] = disk.owe
 
     def enter(self, call: str, path: str) -> None:
-        """Run before a call."""
         if self.dead:
             raise ProcessCrashed(f"{call} {path}: {self.owner} crashed")
         disk = self.disk
@@ -137,7 +128,6 @@ class SimHandle:
             disk.faults.before(disk, call, path)
 
     def leave(self, call: str, path: str) -> None:
-        """Run after a changing call, before its caller knows."""
         if self.disk.faults.rules:
             self.disk.faults.after(self.disk, call, path)
 
@@ -216,13 +206,11 @@ class SimHandle:
         return file
 
     def open_index(self, path: str) -> SimIndex:
-        """The `index_opener` of a bookie on this disk."""
         self.enter("open_index", path)
         return self.disk.indexes.open(self, path)
 
 
 def apply_name(names: dict[str, Inode], op: NameOp) -> None:
-    """Apply `op` to a folder."""
     if op.old and names.get(op.old) is op.inode:
         del names[op.old]
     if op.inode is None:
@@ -232,7 +220,6 @@ def apply_name(names: dict[str, Inode], op: NameOp) -> None:
 
 
 def folder_of(path: str) -> str:
-    """Return the folder of a path."""
     return path.rpartition("/")[0] or "/"
 
 

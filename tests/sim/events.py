@@ -25,7 +25,6 @@ class Events:
             print(_line(event), flush=True)
 
     def lines(self) -> list[str]:
-        """Return the last events as text."""
         return [_line(event) for event in self._kept]
 
 

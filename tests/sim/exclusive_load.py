@@ -1,9 +1,8 @@
-"""Exclusive producers and their referee, in a share of the seeds with topics.
+"""Exclusive producers and their referee.
 
-They take partitions from each other and from ordinary publishers, and release them or die. The
-referee compares the start offset that a producer gets with the log: from there to the last message
-of its epoch, no message of another producer may lie. No epoch is given twice. Options come from a
-separate stream, so other seeds stay as they were.
+From the start offset that a producer gets to the last message of its epoch, no message of another
+producer may lie. No epoch is given twice. Options come from a separate stream, so other seeds stay
+as they were.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ class ExclusiveOptions:
 
 
 def draw(rng: random.Random) -> ExclusiveOptions:
-    """Draw a seed's options from `rng`, in a fixed order."""
     if rng.random() >= _SHARE:
         return ExclusiveOptions()
     return ExclusiveOptions(
@@ -55,7 +53,6 @@ class ExclusiveLoad:
         """Value → the epoch that it was published with."""
 
     def clients(self) -> list[TopicClient]:
-        """Return the clients of the safety phase."""
         numbers = range(1, self.options.producers + 1)
         return [TopicClient(self.load, f"x{number}", self._live) for number in numbers]
 
@@ -133,7 +130,6 @@ class ExclusiveLoad:
         starts[epoch] = start
 
     def check(self) -> None:
-        """Check the places of all messages, once everything stored has been read."""
         for name, starts in self._starts.items():
             at = self.load.audit.logs[name].at
             epochs = {offset: self._epochs.get(one.value, 0) for offset, one in at.items()}

@@ -1,7 +1,6 @@
 """Thread pools without threads: a blocking call is one delayed step of its process.
 
-Time also passes between the call and its answer to the event loop, so a process may die with the
-work done and no answer given. A pool of one worker takes its jobs in order.
+A process may die with the work done and no answer given.
 """
 
 from __future__ import annotations
@@ -38,8 +37,6 @@ class _Pool:
 
 
 class SimExecutors:
-    """All thread pools of a seed."""
-
     def __init__(self, loop: SimLoop) -> None:
         self._loop = loop
         self._random = loop.stream("executors").random
@@ -47,7 +44,6 @@ class SimExecutors:
         self._spent_s = 0.0
 
     def submit(self, executor: Any, call: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
-        """Run `call` in the calling process: the loop's `run_in_executor`."""
         loop = self._loop
         context = copy_context()
         process = context.get(PROCESS) or loop.world
@@ -66,11 +62,9 @@ class SimExecutors:
         return future
 
     def spend(self, s: float) -> None:
-        """Add to the time of the running job."""
         self._spent_s += s
 
     def close(self) -> None:
-        """Forget everything."""
         self._pools.clear()
 
     def _pool(self, owner: Any, workers: int) -> _Pool:

@@ -1,11 +1,7 @@
 """Brokers that leave, return, join and are drained; partitions moved by hand; and the final
 balance.
 
-    S10  once all is well, every partition is served by the broker that should have it, and no live
-         broker has two more partitions of a topic than another, within `EVEN_WITHIN_S`
-    S11  discarded objects are unregistered: a broker has the writers of the partitions
-         that it serves, and no other object listens to bookies
-    S12  an unexpected error in one partition's maintenance leaves the others maintained
+The referee of S10, S11 and S12 (docs/properties.md).
 """
 
 from __future__ import annotations
@@ -42,21 +38,16 @@ _HELD_SHARE = 0.15
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetOptions:
     config: dict[str, Any]
-    """Settings of the brokers."""
     partitions: int | None
     """The partition count, if it differs from the usual one."""
     moves_s: float | None
-    """Mean pause between two brokers that leave or join."""
     ill: int | None
     """The partition whose maintenance sometimes fails with an unexpected error."""
     held_s: float | None
-    """Mean pause between two periods in which the metadata store reads and does not write."""
     by_hand_s: float | None = None
-    """Mean pause between two drains or unloads of a topic."""
 
 
 def draw(rng: random.Random) -> FleetOptions:
-    """Draw a seed's options, from a separate stream."""
     return FleetOptions(
         config={
             "balance_after_ms": rng.choice((1, 100, 100, 600)),
@@ -194,7 +185,6 @@ class Fleet:
         one.process.spawn(asked(), how)
 
     def _let_be(self) -> None:
-        """Undo drains and placements."""
         for one in self.brokers.values():
             if one.broker is not None:
                 for tenure in one.broker.ownership.tenures():
@@ -206,7 +196,6 @@ class Fleet:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Within the block, watch maintenance, and make it fail where planned."""
         real, fleet = Partition.maintain, self
 
         async def maintain(partition: Partition) -> None:
@@ -227,7 +216,6 @@ class Fleet:
     # ------------------------------------------------------------------ the referee
 
     async def check(self, hopeless: Callable[[], bool]) -> None:
-        """Judge, when all client calls are done and the faults are over."""
         for number, what, within_s in (
             ("S10", self.uneven, EVEN_WITHIN_S),
             ("S11", self.left_over, TIDY_WITHIN_S),
@@ -255,7 +243,6 @@ class Fleet:
         }
 
     def uneven(self) -> str:
-        """Report partitions that are not served, or are served by the wrong broker."""
         serving = self._serving()
         ids = tuple(serving)
         owners = {
@@ -287,7 +274,6 @@ class Fleet:
         return (2 + broker_module._QUIET_ROUNDS) * float(self._config["trim_interval_ms"]) / 1000
 
     def neglected(self) -> str:
-        """Report a healthy partition that is served and not maintained."""
         since_s = self.cluster.loop.time() - MAINTAINED_WITHIN_S - self._longest_upkeep_s()
         for name, served in self._serving().items():
             for partition in served:
@@ -298,7 +284,6 @@ class Fleet:
 
 
 def _left_over(client: LedgerClient | None, served: list[Partition]) -> str:
-    """Return what a ledger client has registered beyond the needs of its open partitions."""
     if client is None:
         return ""
     needed = 0

@@ -1,9 +1,7 @@
 """Forks of a seed's topic, and of forks: made, written, truncated, read and deleted at all brokers.
 
-Used in a share of the seeds with topics. A fork's messages below its fork offset are checked by the
-referee of the source topic (one content at one offset), its later messages against what was
-published into the fork. The referee of ledger lists sees that no ledger of a fork is deleted (P46);
-the referee of orphan ledgers sees that unused ledgers are.
+A fork's messages below its fork offset are checked by the referee of the source topic, its later
+messages against what was published into the fork.
 """
 
 from __future__ import annotations
@@ -33,21 +31,16 @@ _TOPIC = TopicName("public", "t")
 
 
 class ForkOptions(NamedTuple):
-    """`forks`: whether there are any."""
-
     forks: bool = False
     deletes_p: float = 0.2
 
 
 def draw(rng: random.Random) -> ForkOptions:
-    """Draw a seed's options from `rng`, in a fixed order."""
     return ForkOptions(rng.random() < _SHARE, rng.choice((0.1, 0.3)))
 
 
 @dataclass(slots=True, eq=False)
 class Fork:
-    """A fork of `source`, at these offsets."""
-
     name: TopicName
     incarnation: str
     source: Fork | None
@@ -57,7 +50,6 @@ class Fork:
     """Offset → published value, as far as a caller was told."""
     sent: set[str] = field(default_factory=set)
     begins: dict[int, int] = field(default_factory=dict)
-    """No earlier offset may come back."""
     going: bool = False
 
 
@@ -72,12 +64,10 @@ class ForkLoad:
         self._numbers = 0
 
     def clients(self) -> list[TopicClient]:
-        """Return the clients."""
         lives = [("fm", self._make), ("fp", self._publish), ("fr", self._read)]
         return [TopicClient(self.load, name, life) for name, life in lives]
 
     def settle(self) -> None:
-        """Read and delete every fork, when the faults are over."""
         TopicClient(self.load, "fs", self._finish).start()
 
     # Calls
@@ -239,7 +229,6 @@ class ForkLoad:
 
 
 async def _point(partition: Partition, place: float) -> OwnersPoint:
-    """Return an offset between beginning and end."""
     earliest, end = partition.earliest_offset, partition.next_offset
     epoch = partition.epoch
     offset = end if place > 0.8 else earliest + round((end - earliest) * place)

@@ -1,8 +1,4 @@
-"""The referee of garbage collection: what a bookie throws away, and what it has to.
-
-    P44  a bookie deletes a ledger only after its record has gone
-    P45  when an entry log goes, no index that a power failure leaves has a live ledger in it
-    S8   what was deleted leaves the disks in bounded time
+"""The referee of garbage collection: P44, P45 and S8.
 
 It looks at the disk's bytes and at the index as it was flushed, not at the collector's claims.
 """
@@ -58,7 +54,6 @@ def _named_by_the_flushed_index(bookie: SimBookie, log_id: int) -> list[int]:
 
 
 def deleted_held(bookie: SimBookie) -> dict[int, None]:
-    """Return the deleted ledgers that a bookie still knows, ascending."""
     if bookie.node is None or bookie.refused is not None:
         return {}
     held = bookie.node.storage.ledgers()
@@ -90,7 +85,6 @@ def _logs(bookie: SimBookie) -> Iterator[tuple[str, int]]:
 
 
 def _ledgers_in(data: bytes) -> Iterator[int]:
-    """Return the ledger of each record of an entry log."""
     at = FILE_HEADER_BYTES
     while (record := decode_record(data, at)) is not None:
         yield record.ledger_id

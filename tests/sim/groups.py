@@ -1,15 +1,9 @@
 """Consumer groups whose members join, leave and vanish: `python -m tests.sim.groups N`.
 
-A separate world without bookies and metadata. Brokers' processes run the production `Groups`,
-`Operations` and `Serving`. They learn the list of live brokers late, so two of them may keep the
-group for a while. Each partition has the production `MemberFence` at its owner, whose memory a
-take-over empties. Members call any broker, over a network that loses calls and answers.
-
-The referee, X22: once a member has received from a partition, no member with an older generation
-does, under the same owner. A keeper that all brokers have agreed on for long gives no partition of
-an active member to another member. At the end, when nothing changes any more, each partition is
-received by exactly one member that wants it, and when all members want the same partitions, no
-member has two more than another.
+A separate world without bookies and metadata. Brokers run the production `Groups`, `Operations` and
+`Serving`, and learn late which brokers live, so two of them may keep the group for a while. The
+referee of X22. At the end, each partition is received by exactly one member that wants it, and
+shares are even.
 """
 
 from __future__ import annotations
@@ -76,8 +70,6 @@ _ANN = Identity("user:ann", source="token")
 
 
 class Keeper:
-    """A broker, as far as groups go."""
-
     def __init__(self, world: World, name: str) -> None:
         self.world = world
         self.name = name
@@ -96,7 +88,6 @@ class Keeper:
         return self.process is not None and self.process.alive
 
     def start(self) -> None:
-        """Start a process that knows the present brokers."""
         self.process = Process(self.world.loop, self.name)
         groups, rules = Groups(HttpConfig()), _Rules()
         broker: Any = self._broker()
@@ -113,7 +104,6 @@ class Keeper:
         self.world.came_or_went(None)
 
     async def at(self, work: Callable[[], Awaitable[Any]]) -> Any:
-        """Run `work` in this process, as a call. Raises its error, or `TimeoutError`."""
         await self.world.way()
         if self.process is None or not self.process.alive:
             raise TimeoutError
@@ -130,7 +120,6 @@ class Keeper:
     async def _ask(
         self, owner: Owner, identity: Identity, operation: GroupOperation, wait_s: float
     ) -> AnyAnswer:
-        """Have another broker answer, as `Remote` does."""
         assert wait_s <= WAIT_S
         there = self.world.keepers[owner.broker_id]
         payload = encode_request(identity, owner.incarnation, operation)
@@ -163,13 +152,9 @@ class Keeper:
 
 
 class _Rules:
-    """Everything is allowed: `test_second_protocol` has the rules."""
-
-    async def begin(self, *_: Any) -> None:
-        """It may."""
+    async def begin(self, *_: Any) -> None: ...
 
     def admit(self, identity: Identity, operation: GroupOperation, peer: str) -> None:
-        """The identity comes as it was."""
         del operation, peer
         assert identity == _ANN
 
@@ -179,16 +164,13 @@ class _Rules:
     def may_consume(self, *_: Any) -> bool:
         return True
 
-    def may_found_group(self, *_: Any) -> None:
-        """It may."""
+    def may_found_group(self, *_: Any) -> None: ...
 
 
-def _nothing() -> None:
-    """Operations are not counted."""
+def _nothing() -> None: ...
 
 
 async def _outcome(work: Callable[[], Awaitable[Any]]) -> tuple[Any, Exception | None]:
-    """Return the result or the error, since the caller may have gone."""
     try:
         return await work(), None
     except (OctavoError, TimeoutError) as error:
@@ -196,8 +178,6 @@ async def _outcome(work: Callable[[], Awaitable[Any]]) -> tuple[Any, Exception |
 
 
 class Member:
-    """A consumer, as a client has it."""
-
     def __init__(self, world: World, name: str, topics: list[str]) -> None:
         self.world = world
         self.name = name
@@ -208,7 +188,6 @@ class Member:
         self.holds: frozenset[PartitionName] = frozenset()
         """Partitions that it has been given and has not released."""
         self.working: frozenset[PartitionName] = frozenset()
-        """Partitions that it receives from."""
         self.shown_s = world.loop.time()
         """When a call of it was last answered."""
         self.leaving = False
@@ -296,7 +275,6 @@ class World:
         self._numbers = 0
 
     def run(self) -> Result:
-        """Run to the end, or to the first violation."""
         try:
             for keeper in self.keepers.values():
                 keeper.start()
@@ -333,7 +311,6 @@ class World:
         self.failure = self.failure or f"at {self.loop.time():.3f} s: X22 {what}"
 
     async def way(self) -> None:
-        """Delay a message, or lose it."""
         await asyncio.sleep(self.rng.choice((0.001, 0.01, 0.05)))
         if self.rng.random() < self.lost_p:
             self.trace.fault("groups.lost")
@@ -400,7 +377,6 @@ class World:
     # Referee
 
     def given(self, to: Member, new: frozenset[PartitionName], asked_s: float) -> None:
-        """Check partitions that the group gives to a member."""
         self.trace.probe("groups.given")
         now_s = self.loop.time()
         # An answer that a paused member reads late may be outdated; its generation is then too low.
@@ -415,7 +391,6 @@ class World:
                 self._wrong(f"{to.name} is given {sorted(twice)}, which {other.name} holds")
 
     def receives(self, member: Member, name: PartitionName) -> None:
-        """Receive for a member at the partition's owner."""
         hold = self.holds.setdefault(name, MemberFence())
         try:
             hold.enter(member.name, member.generation, now_ms(), HOLD_MS)
@@ -439,7 +414,6 @@ class World:
         self.last[name] = member.generation, member.name
 
     def _judge(self) -> None:
-        """Judge the end, when nothing has changed for long."""
         if self.failure is not None:
             return
         now_s = self.loop.time()

@@ -1,9 +1,7 @@
 """Forbids the real world while a seed runs: real time, threads, sockets, files, randomness.
 
-A use raises `RealWorldTouched` and is kept: if production code swallows the exception, leaving the
-guard raises it again. Only the entering thread is guarded, and only names that are looked up in
-their module when used: `from time import monotonic` escapes. Metrics and log records may use real
-time, which no code reads back. Imports work.
+A use raises `RealWorldTouched`, again when the guard is left. `from time import monotonic` escapes.
+Metrics and log records may use real time, which no code reads back.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ _HARMLESS = (
 
 
 class RealWorldTouched(BaseException):
-    """A seed used real time, threads, sockets, files or randomness."""
+    pass
 
 
 _touched: list[RealWorldTouched] = []
@@ -89,7 +87,6 @@ _OS = "urandom getrandom open mkdir unlink rename replace listdir scandir fork r
 
 
 def _targets() -> list[tuple[Any, str, str]]:
-    """Yield (owner, attribute, readable name)."""
     named = [(time, _TIME, "time"), (random, _RANDOM, "random"), (os, _OS, "os")]
     found = [
         (owner, attribute, f"{name}.{attribute}")
@@ -117,7 +114,6 @@ def _targets() -> list[tuple[Any, str, str]]:
 
 
 def _swaps() -> list[tuple[Any, str, Any, Any]]:
-    """Return (owner, attribute, the real one, the forbidden one), made once."""
     swaps = []
     for owner, attribute, name in _targets():
         real = vars(owner)[attribute]
@@ -131,7 +127,6 @@ _SWAPS = _swaps()
 
 @contextmanager
 def forbid_real_world() -> Iterator[None]:
-    """Within the block, this thread cannot touch the real world."""
     global _depth, _thread
     if _depth == 0:
         _thread = threading.get_ident()
@@ -156,5 +151,4 @@ def forbid_real_world() -> Iterator[None]:
 
 
 def touched() -> list[RealWorldTouched]:
-    """Return what the present seed has touched."""
     return list(_touched)

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from tests.sim.process import Process
 
 Call = tuple[Any, ...]
-"""A function and its arguments."""
 WHEN, CALL, CONTEXT, PROCESS_OF = 0, 2, 3, 4
 _UNWINDINGS_MAX = 20
 
@@ -62,7 +61,6 @@ class SimTask(asyncio.Task):  # type: ignore[type-arg]
 
 
 def name_of(callback: Any) -> str:
-    """Describe a callback."""
     owner = getattr(callback, "__self__", None)
     if isinstance(owner, asyncio.Task):
         return f"task {owner.get_name()}"
@@ -70,13 +68,11 @@ def name_of(callback: Any) -> str:
 
 
 def place_of(error: BaseException) -> str:
-    """Describe where an error was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     return f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 
 def error_of(task: asyncio.Task[Any]) -> BaseException | None:
-    """Return the error of a finished task, if it has one."""
     return None if task.cancelled() else task.exception()
 
 

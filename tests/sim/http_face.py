@@ -1,8 +1,7 @@
 """Brokers' HTTP in the simulator: the production client on one side, `SimBroker` on the other.
 
-`SimWire` is the client's way to brokers: a call between processes, with all faults of such calls.
-`answer` does what a broker's handlers do, with their own parts: the same problems, the same JSON,
-the same distribution of acks. It leaves out sockets, routing and limits.
+`answer` does what a broker's handlers do, with their own parts. It leaves out sockets, routing and
+limits.
 """
 
 from __future__ import annotations
@@ -85,11 +84,9 @@ class SimWire:
     def stream(
         self, url: str, params: Mapping[str, str], headers: Mapping[str, str], *, quiet_s: float
     ) -> NoReturn:
-        """No simulated client follows a partition."""
         raise NotImplementedError(url)
 
-    async def close(self) -> None:
-        """Nothing is open."""
+    async def close(self) -> None: ...
 
 
 async def answer(
@@ -101,7 +98,6 @@ async def answer(
     body: bytes,
     headers: Mapping[str, str],
 ) -> Reply:
-    """Answer a call as a broker does."""
     try:
         return await _do(_Call(broker, partitions, params, body, headers), method, path.split("/"))
     except Problem as problem:
@@ -118,8 +114,6 @@ def _refused(problem: Problem) -> Reply:
 
 
 class _Call(SimpleNamespace):
-    """A call and its broker."""
-
     def __init__(
         self,
         broker: SimBroker,
@@ -146,7 +140,6 @@ class _Call(SimpleNamespace):
         return found
 
     async def operate(self, operation: LocalOperation, wait_s: float = 0.0) -> Any:
-        """Return the owner's answer and the owner."""
         found: Any
         found, self.owner = await self.broker.operate(operation, operation, wait_s)
         self.epochs[str(operation.name.partition)] = found.epoch
@@ -159,7 +152,6 @@ class _Call(SimpleNamespace):
 
 
 async def _do(call: _Call, method: str, parts: list[str]) -> Reply:
-    """Handle a path below `v1/topics/public/t`."""
     topic = TopicName(parts[2], parts[3])
     rest, name = parts[4:], None
     if rest[:1] == ["partitions"]:

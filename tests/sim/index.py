@@ -1,7 +1,6 @@
 """The simulated index: like RocksDB without a WAL, only flushed data is sure to survive.
 
-An index lies on a `SimDisk`, and is lost with it at a crash, a wipe or a swap. RocksDB may write a
-memtable by itself between flushes: a crash keeps any prefix of the changes since the last flush.
+A crash keeps any prefix of the changes since the last flush.
 """
 
 from __future__ import annotations
@@ -23,8 +22,6 @@ Change = tuple[list[IndexedExtent], Covered] | int
 
 
 class KeptIndex:
-    """An index's flushed content, and the changes since."""
-
     def __init__(self) -> None:
         self.flushed = MemoryIndex()
         self.unflushed: list[Change] = []
@@ -38,8 +35,6 @@ class KeptIndex:
 
 
 class SimIndexStore:
-    """Path → index, of a disk."""
-
     def __init__(self) -> None:
         self.kept: dict[str, KeptIndex] = {}
 
@@ -99,7 +94,6 @@ class SimIndex(MemoryIndex):
 
 
 def apply_change(index: MemoryIndex, change: Change) -> None:
-    """Repeat one change."""
     if isinstance(change, int):
         index.delete_ledger(change)
     else:

@@ -1,9 +1,7 @@
 """The content of a simulated file: as readers see it, as it is on the platter, and the difference.
 
-Reserved space without data costs nothing. Writes since the last sync are a short list. A crash
-keeps any subset of their 512-byte sectors. A kept sector includes all older writes to it, since the
-page cache is one. A sector may be torn: new bytes, then garbage, within the written range. The size
-may have grown without the bytes.
+A crash keeps any subset of the unsynced 512-byte sectors, each with all older writes to it. A
+sector may be torn: new bytes, then garbage. The size may have grown without the bytes.
 """
 
 from __future__ import annotations
@@ -16,8 +14,6 @@ SECTOR = 512
 
 
 class Piece(NamedTuple):
-    """The part of an unsynced write in one sector."""
-
     op: int
     offset: int
     data: bytes
@@ -28,8 +24,6 @@ class Piece(NamedTuple):
 
 
 class Resize(NamedTuple):
-    """An unsynced change of the size."""
-
     size: int
 
 
@@ -37,8 +31,6 @@ Op = tuple[int, bytes] | Resize
 
 
 class Inode:
-    """One file's bytes."""
-
     __slots__ = ("data", "durable", "durable_size", "links", "lost", "ops", "size")
 
     def __init__(self, durable: bytes = b"") -> None:
@@ -82,17 +74,14 @@ class Inode:
         self.durable_size = self.size
 
     def image(self) -> bytes:
-        """Return all bytes that a reader sees."""
         return bytes(self.data) + bytes(self.size - len(self.data))
 
     def durable_image(self) -> bytes:
-        """Return all safe bytes."""
         return bytes(self.durable) + bytes(self.durable_size - len(self.durable))
 
     # Crashes
 
     def pieces(self) -> list[Piece]:
-        """Return the unsynced writes cut at sector borders, in order."""
         found: list[Piece] = []
         for number, op in enumerate(self.ops):
             if isinstance(op, Resize):
@@ -106,7 +95,6 @@ class Inode:
         return found
 
     def sizes(self) -> list[int]:
-        """Return every size of the file since the last sync, the synced size first."""
         found = [self.durable_size]
         size = self.durable_size
         for op in self.ops:
@@ -145,7 +133,6 @@ class Inode:
         self.data, self.size, self.lost = data, size, True
 
     def forget_cached(self) -> None:
-        """Drop cached pages whose sync had failed."""
         if self.lost:
             self.ops.clear()
             self.settle([], self.durable_size)
@@ -175,7 +162,6 @@ class Inode:
 
 
 def put(data: bytearray, offset: int, new: bytes) -> None:
-    """Write `new` into `data`, which grows as needed."""
     if offset > len(data):
         data.extend(bytes(offset - len(data)))
     data[offset : offset + len(new)] = new

@@ -1,14 +1,9 @@
-"""Large messages: uploaded in pieces to a separate topic while owners die, and X23.
+"""Large messages: uploaded in pieces to a separate topic while owners die, and X23 (profile
+`large`).
 
-Profile `large`. The production `Operations` upload and read bodies at any broker, as the HTTP
-handler has them do; pieces have a few bytes. A named upload is repeated until it is answered, an
-unnamed upload is sent once, and some break off, in the middle or before their end. Connections
-between the asked broker and the others are cut in the middle of uploads and of reads. Ordinary
-messages come between them, and copies of stored messages, made as for dead letters: a copy that
-takes long is given up and made again.
-
-The referee: every message shown is whole, byte for byte as sent, and keeps its offset. An acked
-message is there. A named message is there once. A broken-off message is never seen.
+A named upload is repeated until it is answered, an unnamed one is sent once, and some break off.
+Connections between brokers are cut in the middle. Copies are made as for dead letters, given up and
+made again.
 """
 
 from __future__ import annotations
@@ -71,7 +66,6 @@ class LargeOptions(NamedTuple):
 
 
 def draw(rng: random.Random) -> LargeOptions:
-    """Draw a seed's options from `rng`, in a fixed order."""
     return LargeOptions(
         uploaders=rng.choice((1, 2, 3)),
         pieces_max=rng.choice((2, 6, 12)),
@@ -86,8 +80,6 @@ def draw(rng: random.Random) -> LargeOptions:
 
 @dataclass(eq=False)
 class Sent:
-    """A message and its outcome."""
-
     name: str
     value: bytes
     named: bool
@@ -99,8 +91,6 @@ class Sent:
 
 
 class _Body:
-    """A body that is sent in these pieces."""
-
     def __init__(self, pieces: list[bytes]) -> None:
         self._pieces = pieces
 
@@ -114,8 +104,6 @@ class _Body:
 
 
 class LargeHistory:
-    """The known messages of the topic."""
-
     def __init__(self, fail: object, *, repeats: bool) -> None:
         self._fail = fail
         self._repeats = repeats
@@ -123,7 +111,6 @@ class LargeHistory:
         self.seen: dict[int, str] = {}
 
     def acked(self, sent: Sent, offset: int) -> None:
-        """Note the offset that its sender was told."""
         if sent.broken:
             self._wrong(f"{sent.name} was broken off, and is acked at {offset}")
         if sent.named and sent.at not in (None, offset):
@@ -132,7 +119,6 @@ class LargeHistory:
         self._see(offset, sent.name)
 
     def shows(self, offset: int, name: str, value: bytes) -> None:
-        """Check a message that a reader got."""
         sent = self.sent.get(name)
         if sent is None or sent.broken:
             self._wrong(f"{name!r} at {offset} was never sent as a whole")
@@ -141,7 +127,6 @@ class LargeHistory:
         self._see(offset, name)
 
     def check_whole(self, found: dict[int, str]) -> None:
-        """Check a read of everything, after the last upload."""
         times = Counter(found.values())
         for sent in self.sent.values():
             if sent.at is not None and found.get(sent.at) != sent.name:
@@ -198,7 +183,6 @@ class LargeLoad:
             put(operations, "CUT_BYTES", cut)
 
     def settle(self) -> None:
-        """Check at the end that all messages are there, and no others."""
         TopicClient(self.load, "ls", self._finish).start()
 
     def _probe(self, what: str) -> None:
@@ -266,7 +250,6 @@ class LargeLoad:
                     break
 
     def _refused(self, sent: Sent, error: Exception) -> None:
-        """Check a refusal: every message is valid, so a retryable error must say so."""
         known = isinstance(error, OctavoError) and not isinstance(error, _FOR_GOOD)
         if known and not problem_of(error).can_retry:
             self.load.audit.fail(f"X23 {sent.name} is refused for good: {error!r}")
@@ -290,12 +273,10 @@ class LargeLoad:
                     self.load.cluster.network.reset(broker.name, other)
 
     def _check_told(self, sent: Sent, stored: LargeStored) -> None:
-        """Check the size in the publisher's answer."""
         if stored.size != len(sent.value):
             self.load.audit.fail(f"X23 {sent.name} is said to have {stored.size} bytes")
 
     async def _read_bodies(self, client: TopicClient) -> None:
-        """Read bodies through any broker, piece by piece."""
         rng = client.rng
         while not self.load.over:
             await client.pause(_PAUSE_S)
@@ -360,7 +341,6 @@ class LargeLoad:
     async def _store_copy(
         self, sent: Sent, of: int, limit_s: float, partition: Partition
     ) -> Published:
-        """Do the owner's work for a dead letter."""
         reader = await partition.body(of)
         said = [header for header in reader.record.headers if header[0] == LARGE_HEADER]
         copy = _record(sent, b"")
@@ -374,7 +354,6 @@ class LargeLoad:
             await self._read_all(client)
 
     async def _read_all(self, client: TopicClient) -> dict[int, str] | None:
-        """Return the names of all messages, or None when a read failed."""
         try:
             found: dict[int, tuple[str, bytes]] = await client.ask(_NAME, _whole, wait_s=1.0)
         except EXPECTED as error:
@@ -416,7 +395,6 @@ def _parts(value: bytes, rng: random.Random) -> Iterator[bytes]:
 
 
 async def _whole(partition: Partition) -> dict[int, tuple[str, bytes]]:
-    """Return offset → name and body."""
     offset, end = partition.earliest_offset, partition.next_offset
     found: dict[int, tuple[str, bytes]] = {}
     while offset < end:

@@ -1,9 +1,7 @@
-"""The referee of leases at a planned hand-over: the next owner continues the leases of the last.
+"""The referee of leases at a planned hand-over (X24).
 
-It compares the leases that an owner has given when it ends, the leases that became durable, and the
-next owner's leases when the subscription is first used there. X24: a leased message stays leased at
-the next owner, under the same ack id, until its time is over. It may be acked meanwhile. An owner
-that could not write promises nothing, and an opening in between ends all promises.
+It compares the leases of an owner that ends, the leases that became durable, and the next owner's
+leases at the first use of the subscription. An owner that could not write promises nothing.
 """
 
 from __future__ import annotations
@@ -26,8 +24,6 @@ _ALL_FIT = 10_000
 
 
 class Promise(NamedTuple):
-    """The leases of a subscription when its owner ends."""
-
     epoch: int
     created_ms: int
     era: int
@@ -43,11 +39,9 @@ class LeaseAudit:
         self._trace = trace
         self._fail = fail
         self._promises: dict[tuple[PartitionName, str], Promise] = {}
-        """Durable promises."""
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Within the block, watch planned ends and first uses."""
         referee, put = self, setattr
         kept_leave, kept_note = Partition._leave_leases, StateLog.note
         kept_init = Subscription.__init__
@@ -114,7 +108,6 @@ class LeaseAudit:
                     )
 
     def told(self, name: PartitionName, ops: list[Op]) -> dict[tuple[PartitionName, str], Promise]:
-        """Read the leases from operations."""
         now_s, found = self._now_s(), dict[tuple[PartitionName, str], Promise]()
         for op in ops:
             if op[0] == 22:
@@ -129,11 +122,9 @@ class LeaseAudit:
         return found
 
     def durable(self, told: dict[tuple[PartitionName, str], Promise]) -> None:
-        """Note the promises: the next owner will read them."""
         self._promises |= told
 
     def begun(self, partition: Partition, subscription: Subscription) -> None:
-        """Check a subscription that is used at an owner for the first time."""
         name, sub = partition.name, subscription.info.name
         promise = self._promises.pop((name, sub), None)
         if promise is None or promise.created_ms != subscription.info.created_ms:

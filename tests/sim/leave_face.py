@@ -1,8 +1,7 @@
 """The HTTP side of a broker for clients that hang up: production calls, quotas and handlers.
 
-`Front` is one broker's process: what its calls take of streams' places, quotas and memory for
-bodies is counted by production code with tiny bounds. A client's side of a connection is `Sent`: a
-body that comes in pieces, and breaks off, and a reader that takes nothing of a long answer.
+`Front` is one broker's process, with tiny bounds. `Sent` is a client's side of a connection: a body
+that breaks off, or a reader that takes nothing.
 """
 
 from __future__ import annotations
@@ -43,8 +42,6 @@ _CLIENT_GONE = 499
 
 
 class Sent:
-    """A client's request, and how it takes the answer."""
-
     def __init__(
         self,
         method: str,
@@ -75,8 +72,7 @@ class Sent:
     def _when_lost(self, call: Any) -> None:
         self._lost.append(call)
 
-    async def _prepare_hook(self, _: web.StreamResponse) -> None:
-        """Nothing hooks in."""
+    async def _prepare_hook(self, _: web.StreamResponse) -> None: ...
 
     @staticmethod
     def date() -> str:
@@ -84,27 +80,20 @@ class Sent:
         return "Fri, 27 Nov 2026 12:00:00 GMT"
 
     def lose(self) -> None:
-        """End the connection."""
         for call in self._lost:
             call()
 
 
 class _Way:
-    """The connection on which a body comes."""
-
     connected = True
     _reading_paused = False
 
-    def pause_reading(self, **_: object) -> None:
-        """Bodies are shorter than its buffer."""
+    def pause_reading(self, **_: object) -> None: ...
 
-    def resume_reading(self, **_: object) -> None:
-        """It was not paused."""
+    def resume_reading(self, **_: object) -> None: ...
 
 
 class _Writer:
-    """The way to a reader, which at some time takes no more."""
-
     length: int | None = None
 
     def __init__(self, takes: int) -> None:
@@ -121,19 +110,14 @@ class _Writer:
     async def write_eof(self, data: bytes = b"") -> None:
         await self.write(data)
 
-    async def write_headers(self, status_line: str, headers: Any) -> None:
-        """They always fit."""
+    async def write_headers(self, status_line: str, headers: Any) -> None: ...
 
-    def enable_chunking(self) -> None:
-        """The pieces are not counted in bytes."""
+    def enable_chunking(self) -> None: ...
 
-    def send_headers(self) -> None:
-        """They are sent."""
+    def send_headers(self) -> None: ...
 
 
 class Front:
-    """The counts of a broker's process for its clients."""
-
     def __init__(self, at: SimBroker, process: Process) -> None:
         assert at.broker is not None
         assert at.door is not None
@@ -177,7 +161,6 @@ class Front:
         )
 
     def parts(self) -> list[object]:
-        """Return what counts."""
         return [self.quotas, self.streams, self.held, self.in_hand]
 
     async def answer(self, sent: Sent) -> int:

@@ -1,16 +1,9 @@
 """Clients that end their calls in the middle, until what leaks is full (profile `leave`).
 
-Two crowds work at the same time as the usual load of a topic. **Readers and writers of
-durable streams** poll and follow streams and hang up, take nothing of an answer, send bodies that
-break off, make streams and delete them. **Callers of brokers** publish, read, receive, copy large
-messages and join groups at any broker, which asks the owner or the coordinator for them; the caller
-goes away, the body breaks off, the deadline passes, the connection between two brokers is reset.
-
-Every bound is a few: requests, bytes and answers on a connection between brokers, bodies, places
-and quotas of streams, bytes of bodies. A place that is not given back is missing for the next
-client after a few calls. The quiescence referee (Q1) finds it as well, and the wake-up referee (Q2)
-a frame that waits for nothing. At the end, without faults, each broker has to do each kind of call
-once, and as many at a time as its bounds allow (Q3).
+Readers and writers of durable streams, and callers of brokers' operations, go away, break off and
+stand still. Every bound is a few, so a place that is not given back is missing for the next client.
+Q1 finds it as well, and Q2 a frame that waits for nothing. At the end each broker has to do each
+kind of call, as many at a time as its bounds allow (Q3).
 """
 
 from __future__ import annotations
@@ -82,7 +75,6 @@ class LeaveOptions(NamedTuple):
     streamers: int
     callers: int
     resets_s: float | None
-    """Mean pause between two resets of a connection between brokers."""
     windows: Windows
     bodies_max: int
     idle_s: float
@@ -94,7 +86,6 @@ class LeaveOptions(NamedTuple):
 
 
 def draw(rng: random.Random) -> LeaveOptions:
-    """Draw a seed's options from `rng`, in a fixed order."""
     return LeaveOptions(
         streamers=rng.choice((1, 2, 4)),
         callers=rng.choice((1, 2, 4)),
@@ -115,8 +106,6 @@ def draw(rng: random.Random) -> LeaveOptions:
 
 
 class LeaveLoad:
-    """Both crowds, and the check at the end."""
-
     def __init__(self, load: TopicLoad, options: LeaveOptions, settings: TopicSettings) -> None:
         self.load = load
         self.options = options
@@ -141,7 +130,6 @@ class LeaveLoad:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Within the block, connections between brokers and bodies have this seed's bounds."""
         options, put = self.options, setattr
         values: list[tuple[Any, str, Any]] = [
             (links, "Asking", partial(Asking, options.windows)),
@@ -177,11 +165,9 @@ class LeaveLoad:
             client.start()
 
     def settle(self) -> None:
-        """Check at the end that each broker serves each kind of call."""
         TopicClient(self.load, "yf", self._finish).start()
 
     def parts(self, broker: SimBroker) -> list[object]:
-        """Return what counts at a broker for these clients."""
         front = None if broker.process is None else self._fronts.get(broker.process)
         return [] if front is None else front.parts()
 
@@ -191,7 +177,6 @@ class LeaveLoad:
     # Lives
 
     async def _make(self, client: TopicClient) -> None:
-        """Make the topic with its subscription."""
         settings = SubscriptionSettings(type="shared", ack_timeout_ms=300)
         few = replace(  # the number of a topic's ledgers is limited
             self.settings, rollover_entries=1_000, rollover_bytes=100_000, rollover_age_ms=100_000
@@ -210,7 +195,6 @@ class LeaveLoad:
         self._is_made = True
 
     async def _live(self, kinds: tuple[str, ...], client: TopicClient) -> None:
-        """Make one call after another, and hang up in the middle."""
         brokers = list(self.load.brokers.values())
         while not self.load.over:
             await client.pause(_PAUSE_S)
@@ -223,7 +207,6 @@ class LeaveLoad:
             )
 
     async def _reset(self, client: TopicClient) -> None:
-        """Reset connections between brokers."""
         mean_s = self.options.resets_s
         assert mean_s is not None
         while not self.load.over:
@@ -255,7 +238,6 @@ class LeaveLoad:
         return not task.cancelled() and task.result()
 
     async def _outcome(self, kind: str, work: Callable[[], Awaitable[Any]]) -> bool:
-        """Return whether the work was done. A client that sees a bug reports it."""
         try:
             found = await work()
         except EXPECTED as error:
@@ -272,7 +254,6 @@ class LeaveLoad:
     # Streams
 
     def _front(self, at: SimBroker) -> Front:
-        """Return the HTTP side of the running process of a broker."""
         process = at.process
         assert process is not None
         if (found := self._fronts.get(process)) is None:
@@ -361,7 +342,6 @@ class LeaveLoad:
     # In the end
 
     async def _finish(self, client: TopicClient) -> None:
-        """Have each broker do each kind of call, after all others have gone."""
         while not self.load.is_done:  # noqa: ASYNC110
             await asyncio.sleep(RETRY_S)
         if self._is_made:
@@ -413,8 +393,6 @@ _OF_BROKERS = ("publish", "publish", "read", "receive", "copy", "copy", "beat")
 
 
 class _Broken(OctavoError):
-    """The source of a body cannot be read to its end."""
-
     name = "broken-source"
     http_status = 503
 
@@ -446,7 +424,6 @@ class _Body:
 
 
 async def _come(sent: Sent, body: bytes, rng: random.Random, ends: str) -> None:
-    """Bring a body to the broker in pieces."""
     at, most = 0, len(body) if ends == "whole" else rng.randrange(len(body) + 1)
     while at < most:
         size = rng.randint(1, 200)

@@ -1,9 +1,8 @@
 """The referee of the ledgers: sees every promise when it is made, and checks all later actions.
 
-It stands outside of all processes and knows no faults. It sees at once what was sent, acked,
-stored, fenced, denied and read, and every change of every record. Properties are named as in the
-design (S1–S8) and in BookKeeper's inventory (P1–P50). The first violation ends the seed: a
-violation that is found at once can be explained.
+It stands outside of all processes and knows no faults. Properties are named as in
+docs/properties.md. The first violation ends the seed: a violation that is found at once can be
+explained.
 """
 
 from __future__ import annotations
@@ -65,17 +64,15 @@ class LedgerHistory:
 
     @property
     def is_striped(self) -> bool:
-        """Whether a bookie of an ensemble may lack an entry."""
         return self.record.ensemble_size > self.record.write_quorum
 
     def write_set(self, entry_id: int) -> tuple[str, ...]:
-        """Return the bookies that the record names for an entry."""
         bookies = self.record.fragment_of(entry_id).bookies
         return tuple(bookies[p] for p in self.quorum.write_set(entry_id))
 
 
 class Violation(AssertionError):
-    """A promise was broken."""
+    pass
 
 
 class LedgerAudit:
@@ -108,20 +105,17 @@ class LedgerAudit:
         self.failure: str | None = None
 
     def fail(self, what: str) -> None:
-        """Note the first violation, which ends the seed."""
         if self.failure is None:
             self.failure = f"at {self._now():.6f} s: {what}"
             self._events.add("violation", what)
 
     def check(self, holds: bool, what: str) -> None:
-        """Fail with `what` unless `holds` is true."""
         if not holds:
             self.fail(what)
 
     # ------------------------------------------------------------------ the record
 
     def record_changed(self, ledger_id: int, value: bytes | None, version: int, by: str) -> None:
-        """Note a change of a ledger's record when it takes effect."""
         history = self.ledgers.get(ledger_id)
         if value is None:
             if history is not None:
@@ -205,25 +199,21 @@ class LedgerAudit:
         )
 
     def _holders(self, history: LedgerHistory, entry_id: int) -> list[str]:
-        """Return the bookies of the write set that reported the entry durable."""
         wanted = history.write_set(entry_id)
         return [b for b in wanted if entry_id in self.held[b][history.ledger_id]]
 
     # ------------------------------------------------------------------ the writer
 
     def began(self, ledger_id: int, writer: str, *, deferred: bool = False) -> None:
-        """Note that the writer has the ledger."""
         self.ledgers[ledger_id].writer = writer
         self.ledgers[ledger_id].deferred = deferred
 
     def sent(self, ledger_id: int, entry_id: int, payload: bytes) -> None:
-        """Note that a writer sends an entry."""
         history = self.ledgers[ledger_id]
         self.check(entry_id == len(history.sent), f"P6 ledger {ledger_id} entry {entry_id}: a gap")
         history.sent.append(payload)
 
     def acked(self, ledger_id: int, entry_id: int) -> None:
-        """Note that a writer's caller got the ack of a durable entry."""
         history = self.ledgers[ledger_id]
         what = f"ledger {ledger_id} entry {entry_id}"
         self._events.add("acked", ledger_id, entry_id)
@@ -241,7 +231,6 @@ class LedgerAudit:
             self.check(bool(in_time), f"P19 {what} acked, all copies made after the fence held")
 
     def answered_early(self, ledger_id: int, entry_id: int) -> None:
-        """Note the answer that an entry is written, and may still be lost."""
         history = self.ledgers[ledger_id]
         self._events.add("written", ledger_id, entry_id)
         what = f"P13 ledger {ledger_id} entry {entry_id} answered after {history.early}"
@@ -249,7 +238,6 @@ class LedgerAudit:
         history.early = max(history.early, entry_id)
 
     def refused(self, ledger_id: int, entry_id: int) -> None:
-        """Note the answer that an entry is certainly not in the ledger."""
         history = self.ledgers[ledger_id]
         history.refused = min(entry_id, history.refused)
         if history.is_closed:
@@ -257,7 +245,6 @@ class LedgerAudit:
             self.check(entry_id > last, f"P20 entry {entry_id} refused, ledger ends at {last}")
 
     def closed(self, by: str, record: LedgerMetadata) -> None:
-        """Note the answer that the ledger is closed at this end."""
         history = self.ledgers[record.ledger_id]
         self._events.add("closed", by, record.ledger_id, record.last_entry)
         self.check(
@@ -268,20 +255,17 @@ class LedgerAudit:
     # ------------------------------------------------------------------ the bookies
 
     def stored(self, bookie: str, ledger_id: int, first: int, last: int, recovery: bool) -> None:
-        """Note that a bookie reports entries as durable."""
         self._events.add("stored", bookie, ledger_id, f"{first}…{last}", "back" * recovery)
         self.held[bookie][ledger_id].update(range(first, last + 1))
         self._taken(bookie, ledger_id, first, last, recovery)
 
     def deferred(self, bookie: str, ledger_id: int, first: int, last: int, recovery: bool) -> None:
-        """Note that a bookie acks entries with a deferred sync."""
         self._events.add("written", bookie, ledger_id, f"{first}…{last}")
         self.check(not recovery, f"P21 {bookie} defers what a recovery adds to {ledger_id}")
         self.written[bookie][ledger_id].update(range(first, last + 1))
         self._taken(bookie, ledger_id, first, last, recovery)
 
     def forced(self, bookie: str, ledger_id: int, entries: set[int]) -> None:
-        """Note a bookie's force or fence, after which these entries are durable."""
         self._events.add("forced", bookie, ledger_id, len(entries))
         if not self.is_deleted(ledger_id):
             self.held[bookie][ledger_id] |= entries & self.written[bookie][ledger_id]
@@ -302,23 +286,19 @@ class LedgerAudit:
             history.late.setdefault(bookie, set()).update(range(first, last + 1))
 
     def fence_durable(self, bookie: str, ledger_id: int) -> None:
-        """Note that a bookie reports a fence as durable."""
         self._events.add("fenced", bookie, ledger_id)
         self.fenced[bookie][ledger_id] = None
 
     def holds(self, bookie: str, ledger_id: int, entry_id: int) -> bool:
-        """Whether a bookie has to find this entry."""
         history = self.ledgers.get(ledger_id)
         gone = history is not None and history.deleted
         return not gone and entry_id in self.held[bookie][ledger_id]
 
     def forgotten(self, bookie: str, ledger_id: int) -> None:
-        """Note that a bookie reports a deletion as durable."""
         self.held[bookie].pop(ledger_id, None)
         self.forgot[bookie][ledger_id] = None
 
     def marker_dropped(self, bookie: str, ledger_id: int) -> None:
-        """Note that a bookie forgets the deletion of a ledger."""
         gone = self.is_deleted(ledger_id) or ledger_id not in self.ledgers
         self.check(gone, f"P46 {bookie} forgets that ledger {ledger_id} was deleted; it was not")
         self.forgot[bookie].pop(ledger_id, None)
@@ -372,14 +352,12 @@ class LedgerAudit:
                 self.held[bookie][ledger_id] |= found
 
     def disk_lost(self, bookie: str) -> None:
-        """Note that a bookie may have lost all its promises."""
         lost = self.lost.setdefault(bookie, {})
         for promised in (self.held, self.fenced, self.lacs):
             lost.update(dict.fromkeys(promised[bookie]))
         self.dropped[bookie].update(self.forgot.pop(bookie, {}))
 
     def serves(self, bookie: str, is_unsure: Callable[[int], bool]) -> None:
-        """Check that a serving bookie is unsure of ledgers that it may have lost."""
         sure = [
             ledger_id
             for ledger_id in self.lost.get(bookie, ())
@@ -404,17 +382,14 @@ class LedgerAudit:
         return bookie not in self.damaged
 
     def is_deleted(self, ledger_id: int) -> bool:
-        """Whether its record is gone."""
         history = self.ledgers.get(ledger_id)
         return history is not None and history.deleted
 
     def lac_durable(self, bookie: str, ledger_id: int, lac: int) -> None:
-        """Note that a bookie reports an explicit LAC as durable."""
         known = self.lacs[bookie]
         known[ledger_id] = max(lac, known.get(ledger_id, -1))
 
     def answered(self, bookie: str, ledger_id: int, entry_id: int) -> None:
-        """Check that a recovery asks the right bookies for an entry."""
         history = self.ledgers[ledger_id]
         if not (history.is_closed or history.deleted):
             wanted = history.write_set(entry_id)
@@ -424,20 +399,17 @@ class LedgerAudit:
                 self.fail(f"{what}, the record names {wanted}")
 
     def denied(self, bookie: str, ledger_id: int, entry_id: int) -> None:
-        """Note that a bookie told a recovery that it does not hold an entry."""
         history = self.ledgers[ledger_id]
         self._events.add("denied", bookie, ledger_id, entry_id)
         history.denied[bookie] = min(entry_id, history.denied.get(bookie, entry_id))
 
     def fence_holds(self, ledger_id: int) -> None:
-        """Note that a recovery has fenced enough bookies."""
         history = self.ledgers[ledger_id]
         history.fence_held = True
 
     # ------------------------------------------------------------------ the readers
 
     def learnt(self, reader: str, ledger_id: int, before: int, lac: int) -> None:
-        """Check a reader's LAC that moved from `before` to `lac`."""
         history = self.ledgers[ledger_id]
         what = f"reader {reader} of ledger {ledger_id}: LAC {before} → {lac}"
         self.check(lac >= before, f"S6 {what}")
@@ -446,7 +418,6 @@ class LedgerAudit:
         history.exposed = max(history.exposed, lac)
 
     def read(self, reader: str, ledger_id: int, entry_id: int, payload: bytes) -> None:
-        """Check an entry that a reader got."""
         history = self.ledgers[ledger_id]
         what = f"reader {reader} was given ledger {ledger_id} entry {entry_id}"
         if entry_id >= len(history.sent):
@@ -455,14 +426,11 @@ class LedgerAudit:
             self.fail(f"S4 {what}: {payload[:60]!r}, sent was {history.sent[entry_id][:60]!r}")
 
     def absent(self, reader: str, ledger_id: int, entry_id: int, error: object) -> None:
-        """Check the answer that a confirmed entry does not exist."""
         if not self.ledgers[ledger_id].deleted:
             self.fail(f"S1 reader {reader}, ledger {ledger_id} entry {entry_id}: {error}")
 
 
 class Short:
-    """A record in few words, formatted only for a reader."""
-
     def __init__(self, record: LedgerMetadata) -> None:
         self._record = record
 

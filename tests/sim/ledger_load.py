@@ -1,8 +1,7 @@
 """The ledger clients of a seed: they write, recover, follow and delete, all at once.
 
-Each client is a process with a production `LedgerClient`. Every answer goes to the referee
-(`ledger_audit.py`) at once. Errors of the product's closed set are normal here; any other error
-fails the seed.
+Each is a process with a production `LedgerClient`. Errors of the product's closed set are normal;
+any other fails the seed.
 """
 
 from __future__ import annotations
@@ -63,12 +62,10 @@ class LedgerLoad:
 
     @property
     def doing(self) -> dict[str, None]:
-        """Return the present activities of living clients."""
         return {c.doing: None for c in self.clients if c.doing and c.is_alive}
 
     @property
     def is_done(self) -> bool:
-        """Whether every living client has ended, and every call has its answer."""
         return all(
             not client.is_alive or (client.is_done and not client.pending)
             for client in self.clients
@@ -93,7 +90,6 @@ class LedgerLoad:
             client.doing = ""
 
     async def create(self, client: SimClient, *, deferred: bool) -> LedgerWriter | None:
-        """Create a ledger, or return None."""
         rng = client.rng
         e, qw, qa = rng.choice(self.options.quorums)
         try:
@@ -124,7 +120,6 @@ class LedgerLoad:
             self.on_moment(ledger_id)
 
     def _summon(self, ledger_id: int) -> None:
-        """Call recoverers at the worst moment: in the middle of a burst of adds."""
         rng = self._rng
         if rng.random() >= self.options.summons:
             return
@@ -185,13 +180,11 @@ class LedgerLoad:
             self.audit.refused(ledger_id, entry_id)
 
     async def _answered(self, client: SimClient, writer: LedgerWriter) -> None:
-        """Wait until every add is answered."""
         mine = writer.ledger_id
         while writer.error is None and any(key[0] == mine for key in client.pending):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
     async def _end(self, client: SimClient, writer: LedgerWriter) -> None:
-        """Close the ledger, or leave it to a recovery."""
         rng = client.rng
         how = rng.random()
         if how < 0.6 or self.over:
@@ -214,14 +207,12 @@ class LedgerLoad:
                 await self.recover(client, ledger_id)
 
     def _any_ledger(self, rng: random.Random) -> int | None:
-        """Return a ledger, mostly an open one."""
         found = [h for h in self.audit.ledgers.values() if not h.deleted]
         unclosed = [h for h in found if h.record.state is not LedgerState.CLOSED]
         pool = unclosed if unclosed and rng.random() < 0.9 else found
         return rng.choice(pool).ledger_id if pool else None
 
     async def recover(self, client: SimClient, ledger_id: int) -> bool:
-        """Recover a ledger; return whether it succeeded."""
         self.cluster.events.add("recovers", client.name, ledger_id)
         client.doing = "recovering"
         self.on_moment(ledger_id)

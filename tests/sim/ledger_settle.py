@@ -1,9 +1,9 @@
 """The end of a seed: after the faults, everything must finish in bounded time and match the
 promises.
 
-The judge is an ordinary client: it recovers each open ledger, writes a new one and reads
-everything. Then it looks at each copy on each bookie, byte for byte, takes the power from bookies,
-discards an index, and compares the state after the restart with the state before.
+The judge recovers each open ledger, writes a new one and reads everything. Then it compares each
+copy on each bookie, takes the power from bookies, discards an index, and compares the state after
+the restart.
 """
 
 from __future__ import annotations
@@ -38,8 +38,6 @@ _WHOLE_S_MAX = 20.0
 
 
 class LedgerImage(NamedTuple):
-    """A bookie's knowledge of a ledger."""
-
     entries: frozenset[int]
     fenced: bool
     deleted: bool
@@ -48,8 +46,6 @@ class LedgerImage(NamedTuple):
 
 
 class Judge:
-    """Settles a seed and judges the result."""
-
     def __init__(
         self, cluster: Cluster, load: LedgerLoad, must_close: Callable[[LedgerHistory], bool]
     ) -> None:
@@ -62,7 +58,6 @@ class Judge:
         self._rng = cluster.loop.stream("judge")
 
     def settle(self) -> None:
-        """Begin; `settled` becomes true when everything has ended."""
         SimClient(self.cluster, "judge", self._settle).start()
 
     def audit(self) -> None:
@@ -74,8 +69,6 @@ class Judge:
         await self._as_client("closer", self._close_open)
 
     async def look_at(self, kept: Sequence[LedgerHistory], count: int) -> None:
-        """Read these ledgers and write `count` new ones."""
-
         async def look(client: SimClient) -> None:
             for _ in range(count):
                 await self._write(client)
@@ -130,7 +123,6 @@ class Judge:
                 await asyncio.sleep(_PAUSE_S)
 
     async def _whole(self) -> None:
-        """Wait until lost copies are restored."""
         loop = self.cluster.loop
         healed_s = loop.time()
         while missing := whole(self.cluster.bookies, self.audit_of.ledgers.values()):
@@ -247,7 +239,6 @@ class Judge:
         self.audited = True
 
     async def _in(self, bookie: SimBookie, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work` in a bookie's process, and wait for it."""
         if bookie.node is None or bookie.process is None:
             work.close()
             return
@@ -294,7 +285,6 @@ class Judge:
     def _check_bytes(
         self, bookie: SimBookie, history: LedgerHistory, entry_id: int, data: bytes
     ) -> None:
-        """Check that all copies are equal, and contain what was sent."""
         ledger_id = history.ledger_id
         if not self.audit_of.must_keep(bookie.name, ledger_id):
             return
@@ -348,7 +338,6 @@ class Judge:
 
 
 def image_of(storage: Storage) -> dict[int, LedgerImage]:
-    """Return a bookie's knowledge of each ledger with a promise."""
     found: dict[int, LedgerImage] = {}
     for ledger_id in storage._states.all_ids():
         state = storage._states.get(ledger_id)

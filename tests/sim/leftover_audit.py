@@ -18,7 +18,6 @@ from tests.sim.ledger_audit import LedgerHistory
 def left_over(
     ledgers: Mapping[int, LedgerHistory], owned: Mapping[PartitionName, Owned]
 ) -> list[str]:
-    """Return each ledger that should be gone, with the reason."""
     records = {str(name): known.record for name, known in owned.items()}
     named = {one for record in records.values() for one in _named(record)}
     found = []

@@ -1,13 +1,7 @@
-"""Dead letters and retries in the load: subscriptions with `max_deliveries` or `retry_deliveries`.
+"""Dead letters and retries in the load (X14, X15): subscriptions that give messages up early.
 
-In a share of the seeds with topics, each subscription gives messages up after so few deliveries
-that it happens often: consumers forget, nack and die. X14: a message that counts as acked without
-any consumer's ack has its copy in the dead-letter topic, which is never trimmed. Each copy is of an
-existing message, and true. There are no two copies of a message, unless a seek came between. X15: a
-consumer never sees a lower delivery count than an earlier consumer, also under the next owner,
-unless a seek came between or the answering owner has a successor. In some of these seeds the copies
-go to the retry topic, with the same rules, and no consumer receives them from there. Options come
-from a separate stream.
+Consumers forget, nack and die. In some seeds the copies go to the retry topic, and no consumer
+receives them from there. Options come from a separate stream.
 """
 
 from __future__ import annotations
@@ -48,13 +42,11 @@ class LetterOptions:
 
     @property
     def config(self) -> dict[str, Any]:
-        """Settings of the brokers."""
         return {**_PAUSES, "dead_letters_waiting_max": self.waiting_max}
 
     def given_to(
         self, topic: TopicName, subscriptions: Mapping[str, SubscriptionSettings]
     ) -> Mapping[str, SubscriptionSettings]:
-        """Return the subscriptions with these settings added."""
         if self.max_deliveries is None:
             return subscriptions
         return {
@@ -73,7 +65,6 @@ class LetterOptions:
 
 
 def draw(rng: random.Random) -> LetterOptions:
-    """Draw a seed's options from `rng`, in a fixed order."""
     if rng.random() >= _SHARE:
         return LetterOptions()
     return LetterOptions(
@@ -85,7 +76,6 @@ def draw(rng: random.Random) -> LetterOptions:
 
 
 def limits(settings: SubscriptionSettings) -> bool:
-    """Whether the subscription gives messages up."""
     return settings.max_deliveries is not None or settings.retry_deliveries is not None
 
 
@@ -97,7 +87,6 @@ class LetterJudge:
         self.options = options
 
     async def read(self, client: TopicClient, name: PartitionName, sub: str) -> None:
-        """Read all copies of a subscription in one partition, for its referee."""
         settings = self.load.options.subscriptions[sub]
         if not limits(settings):
             return

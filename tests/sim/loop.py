@@ -1,14 +1,11 @@
 """The simulated event loop: virtual time, and a scheduler that the seed decides.
 
-    time        jumps to the next timer when nothing is ready; each step costs a microsecond, so
-                a loop that never waits runs out of time instead of running for ever
-    processes   each has a queue. Within a process callbacks run in the order in which they were
-                scheduled, as asyncio promises. The seed decides which process runs next: in turn
-                (fifo), at random (uniform), by priorities that change twice (pct)
-    threads     none: `run_in_executor` runs the function as a delayed step of its process; a pool
-                with a single worker takes its jobs in order
+Time jumps to the next timer when nothing is ready; each step costs a microsecond, so a loop that
+never waits runs out of time. Within a process callbacks run in order, as asyncio promises; the seed
+decides which process runs next: in turn (fifo), at random (uniform), by priorities that change
+twice (pct). `run_in_executor` runs the function as a delayed step of its process.
 
-Errors that a real loop would only log go to `errors` and fail the seed.
+Errors that a real loop would only log fail the seed.
 """
 
 from __future__ import annotations
@@ -59,8 +56,6 @@ class SimStuck(AssertionError):
 
 
 class SimLoop(asyncio.AbstractEventLoop):
-    """One seed's event loop."""
-
     def __init__(self, seed: int, *, trace: Trace) -> None:
         self.seed = seed
         self.trace = trace
@@ -95,7 +90,6 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     @property
     def steps(self) -> int:
-        """The number of callbacks that have run."""
         return len(self.trace.steps)
 
     def time(self) -> float:
@@ -110,7 +104,6 @@ class SimLoop(asyncio.AbstractEventLoop):
         return self.put(self.now + s, Context(), self.world, call)
 
     def put(self, when: float, context: Context, process: Process, call: Call) -> SimHandle:
-        """Do as `call_at` does, in a known context: for the simulator's own parts."""
         handle = SimHandle((when, self._next_number(), call, context, process))
         heappush(self._timers, handle)
         return handle
@@ -126,7 +119,6 @@ class SimLoop(asyncio.AbstractEventLoop):
                 self._run(done, CHECK_STEPS, self.now + virtual_s_max)
 
     def run_until_complete(self, future: Any) -> Any:
-        """Do as a real loop does, for an hour at most."""
         task = asyncio.ensure_future(future, loop=self)
         self.run_until(task, virtual_s_max=3600)
         return task.result()
@@ -252,19 +244,16 @@ class SimLoop(asyncio.AbstractEventLoop):
     # ------------------------------------------------------------------ processes
 
     def join(self, process: Process) -> int:
-        """Add a process; return its number."""
         self._processes.append(process)
         process.priority = self._rng.random()
         return len(self._processes) - 1
 
     def list(self, process: Process) -> None:
-        """Note that it has something to run."""
         if not process.listed:
             process.listed = True
             self._ready.append(process)
 
     def unlist(self, process: Process) -> None:
-        """Note that it may not run at present."""
         if process in self._ready:
             self._ready.remove(process)
 
@@ -367,7 +356,6 @@ class SimLoop(asyncio.AbstractEventLoop):
         return task
 
     def spend(self, s: float) -> None:
-        """Lengthen the running blocking call; disks call it."""
         self.executors.spend(s)
 
     async def create_server(
@@ -401,11 +389,9 @@ class SimLoop(asyncio.AbstractEventLoop):
     def is_closed(self) -> bool:
         return False
 
-    async def shutdown_asyncgens(self) -> None:
-        """Do nothing."""
+    async def shutdown_asyncgens(self) -> None: ...
 
-    async def shutdown_default_executor(self) -> None:
-        """Do nothing."""
+    async def shutdown_default_executor(self) -> None: ...
 
     def finalize_generator(self, generator: Any) -> None:
         if not self._discarded:

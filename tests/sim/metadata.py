@@ -1,9 +1,8 @@
 """The simulated metadata store: one server, its sessions, and the faults of its network.
 
-Like ZooKeeper it never lies: it has one linear history of changes, sessions that end after silence,
-and ephemeral records that end with them. All else may fail: requests and replies are lost or late,
-a process is cut off in one direction or both, its server lags behind the others, watches are called
-late, and the whole store is away for a while (sessions wait for it to come back).
+Like ZooKeeper it never lies: one linear history, sessions that end after silence, and ephemeral
+records that end with them. All else may fail: messages are lost or late, a process is cut off in
+one direction or both, its server lags, watches are late, the whole store is away.
 """
 
 from __future__ import annotations
@@ -30,8 +29,6 @@ _TICK_S = 0.5
 
 
 class Cut(Flag):
-    """The cut direction between a process and the server."""
-
     NONE = 0
     REQUESTS = 1
     REPLIES = 2
@@ -49,7 +46,6 @@ class MetadataFaults:
     reply_lost: float = 0.0
     """Share of the calls that take effect and raise `MetadataUnavailable` all the same."""
     watch_delay_ms: float = 2.0
-    """Mean; sometimes twenty times as much."""
     false_alarms: float = 0.0
     """Share of new watches that are called once without a change."""
     lag_ms: float = 0.0
@@ -57,8 +53,6 @@ class MetadataFaults:
 
 
 class Session:
-    """One session, as the server knows it."""
-
     __slots__ = ("connection", "ended", "ends_s", "id", "store", "timeout_s")
 
     def __init__(
@@ -102,7 +96,6 @@ class SimMetadata:
 
     @property
     def history(self) -> list[Change]:
-        """Every change so far, in order."""
         return self.tree.history
 
     def store(
@@ -183,12 +176,10 @@ class SimMetadata:
             self._end(session)
 
     def end_all_sessions(self) -> None:
-        """End every session, as when the store is replaced by a copy."""
         for session in list(self._sessions.values()):
             self._end(session)
 
     def has_session(self, author: Author) -> bool:
-        """Whether a session of this store is alive."""
         return any(session.store == author for session in self._sessions.values())
 
     def reset(self, name: str) -> None:
@@ -219,15 +210,12 @@ class SimMetadata:
     # -- for the stores
 
     def hears(self, name: str) -> bool:
-        """Whether a request of `name` arrives now."""
         return not self._away and not self._cuts.get(name, Cut.NONE) & Cut.REQUESTS
 
     def is_heard(self, name: str) -> bool:
-        """Whether a reply to `name` arrives now."""
         return not self._away and not self._cuts.get(name, Cut.NONE) & Cut.REPLIES
 
     def deaf_s(self, name: str) -> float:
-        """How long no watch of `name` is called."""
         return max(0.0, self._deaf_until_s.get(name, 0.0) - self.loop.now)
 
     def slow_s(self, name: str) -> float:
@@ -236,11 +224,9 @@ class SimMetadata:
         return extra_s if self.loop.now < until_s else 0.0
 
     def writes_wait_s(self) -> float:
-        """How long a write that arrives now waits."""
         return max(0.0, self._writes_from_s - self.loop.now)
 
     def delay_s(self) -> float:
-        """Return the delay of a message."""
         random = self.random
         scale = 10.0 if random() > 0.98 else 2.0
         return self.faults.delay_ms * scale * random() / 1000
@@ -255,14 +241,12 @@ class SimMetadata:
         return session.id
 
     def session(self, number: int) -> Session:
-        """Raises `SessionExpired`."""
         session = self._sessions.get(number)
         if session is None:
             raise SessionExpired(f"metadata session {number} is over")
         return session
 
     def touch(self, session: Session) -> None:
-        """Note a sign of life."""
         ends_s = self.loop.now + session.timeout_s
         if ends_s > session.ends_s:
             session.ends_s = ends_s

@@ -1,9 +1,8 @@
 """The line between a process and the simulated metadata server: calls, connection, session.
 
 A connection keeps the order of its messages. A call that is lost with it raises
-`MetadataUnavailable`. A call that finds the session over raises `SessionExpired`, after the
-listeners heard EXPIRED. Nothing arrives while the process is paused; it then judges its session by
-its own clock. Its timers die with it, and the session is left to time out.
+`MetadataUnavailable`; a call that finds the session over raises `SessionExpired`, after the
+listeners heard EXPIRED. A paused process judges its session by its own clock.
 """
 
 from __future__ import annotations
@@ -72,7 +71,6 @@ class MetadataLine:
         """The number of the last change that this process can know of."""
         self.is_linked = False
         self.context: contextvars.Context | None = None
-        """The process's context, once started."""
         self._process: Process | None = None
         self._arrival = (self._arrive,)
         self._turn = (self._take_turn,)
@@ -92,14 +90,12 @@ class MetadataLine:
         self._under_way: dict[_Call, None] = {}
         self._requests: deque[_Call] = deque()
         self._held: deque[_Call] = deque()
-        """Writes that wait at the server."""
         self._replies: deque[tuple[_Call, Any, Exception | None]] = deque()
         self._next_arrival_s = self._next_reply_s = 0.0
         self._pulse: asyncio.TimerHandle | None = None
 
     @property
     def vouched(self) -> bool:
-        """Whether the session was alive within the last session timeout, by our own clock."""
         return self._loop.now - self._contact_s < self._timeout_s
 
     # -- life
@@ -254,7 +250,6 @@ class MetadataLine:
         return self._server.faults.lag_ms * self._lag_share
 
     def _seen_by_its_server(self) -> int:
-        """Return the last change that our server has."""
         server = self._server
         if server.faults.lag_ms == 0:
             return server.tree.seq
@@ -288,7 +283,6 @@ class MetadataLine:
                 call.future.set_exception(error)
 
     def _vouch(self, sent_s: float) -> None:
-        """Note that the session was alive when this was sent, or later."""
         if sent_s > self._contact_s:
             self._contact_s = sent_s
 
@@ -350,7 +344,6 @@ class MetadataLine:
             self._fail(call, error)
 
     def _disconnect(self) -> None:
-        """Drop the connection, with every answer in flight."""
         self.is_linked = False
         self._connection += 1
         calls = list(self._under_way)

@@ -32,8 +32,6 @@ LATE_S_MAX = 8.0
 
 
 class SimMetadataStore:
-    """A `MetadataStore` on a `SimMetadata`."""
-
     def __init__(
         self,
         server: SimMetadata,

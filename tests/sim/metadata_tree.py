@@ -29,8 +29,6 @@ Copy = dict[str, tuple[Record, int]]
 
 
 class Change(NamedTuple):
-    """One change of a record, as the history keeps it."""
-
     time_s: float
     seq: int
     path: str
@@ -45,8 +43,6 @@ class Change(NamedTuple):
 
 
 class _Node:
-    """A path that holds or held a record."""
-
     __slots__ = ("names", "names_seq", "next_sequence", "owner", "past", "record")
 
     def __init__(self) -> None:
@@ -54,7 +50,6 @@ class _Node:
         self.owner: int | None = None
         self.past: list[tuple[int, Record | None]] = []
         self.names: dict[str, _Node] = {}
-        """All children that ever existed."""
         self.names_seq = 0
         self.next_sequence = 0
 
@@ -84,7 +79,6 @@ class Tree:
         return bisect_right(self._times, time_s)
 
     def last_change(self, key: WatchKey) -> int:
-        """Return the number of the last change that woke `key`, or 0."""
         node = self._nodes.get(key.path)
         if node is None:
             return 0
@@ -102,7 +96,6 @@ class Tree:
         return record
 
     def changed_s(self, path: str, seq: int) -> float:
-        """Return when the existing record was changed last."""
         node = self._nodes[path]
         place = bisect_right(node.past, seq, key=lambda row: row[0])
         return self._times[node.past[place - 1][0] - 1]
@@ -116,13 +109,11 @@ class Tree:
         return sorted(name for name, child in node.names.items() if child.at(seq) is not None)
 
     def records(self) -> dict[str, Record]:
-        """Yield all existing records, for audits."""
         return {path: node.record for path, node in self._nodes.items() if node.record is not None}
 
     # -- copies
 
     def copy(self) -> Copy:
-        """Copy all records but ephemeral ones."""
         return {
             path: (node.record, node.next_sequence)
             for path, node in self._nodes.items()
@@ -200,7 +191,6 @@ class Tree:
             self._set(beside, None, by)
 
     def end_session(self, session: int, *, by: Author) -> None:
-        """Delete all ephemeral records of `session`."""
         for path in self._owned.pop(session, {}):
             node = self._nodes[path]
             if node.record is not None and node.owner == session:

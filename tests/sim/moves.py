@@ -20,7 +20,6 @@ def missing_of(history: LedgerHistory, bookie: str, held: set[int]) -> set[int]:
 
 
 def is_move(old: LedgerMetadata, new: LedgerMetadata) -> bool:
-    """Whether only holders changed, within unmoved fragments."""
     if replace(new, fragments=old.fragments) != old or len(old.fragments) != len(new.fragments):
         return False
     pairs = list(zip(old.fragments, new.fragments, strict=True))
@@ -32,7 +31,6 @@ def is_move(old: LedgerMetadata, new: LedgerMetadata) -> bool:
 def move_problems(
     history: LedgerHistory, new: LedgerMetadata, held: dict[str, dict[int, set[int]]]
 ) -> list[str]:
-    """List the faults of a move."""
     old = history.record
     changes = [
         (stretch, position, bookie)

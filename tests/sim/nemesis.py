@@ -18,14 +18,11 @@ from tests.sim.metadata import Cut
 from tests.sim.sim_client import SimClient
 
 _AMBUSHES_MAX = 12
-"""The most ambushes of a seed."""
 _SLOW = frozenset({"damage", "swap", "disk_full", "metadata_away", "power_loss_of_all"})
 """Kinds that are useless in an ambush, or too strong."""
 
 
 class Nemesis:
-    """All faults of a seed."""
-
     def __init__(self, cluster: Cluster, load: LedgerLoad) -> None:
         self.cluster = cluster
         self.load = load
@@ -125,7 +122,6 @@ class Nemesis:
             self.cluster.events.add("FAULT", kind, what)
 
     def heal(self) -> None:
-        """End all faults, and start every process that can start."""
         self.over = True
         cluster = self.cluster
         cluster.network.heal()

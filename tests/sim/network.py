@@ -1,9 +1,8 @@
 """The simulated network: hosts are processes by name, and the links between them can be disturbed.
 
-Faults that TCP hides stay hidden: bytes are neither lost nor reordered within a connection. Others
-are here: delay, differently cut pieces, resets with or without loss of bytes in flight, silence in
-one direction, cuts in one or both, connects that hang or are refused. A cut holds bytes back as
-retransmission does: after `heal` they arrive, late.
+Within a connection bytes are neither lost nor reordered, as under TCP. There are delays, resets,
+silence and cuts in one direction or both, and connects that hang or are refused. A cut holds bytes
+back: after `heal` they arrive, late.
 """
 
 from __future__ import annotations
@@ -37,20 +36,15 @@ class NetworkOptions:
     tail_s: float = 0.02
     """How often something takes longer, and how much at most."""
     window_bytes: int = 64 * 1024
-    """The most bytes in flight or unread in one direction of a connection."""
     fragment_p: float = 0.0
     reset_p: float = 0.0
-    """For each segment sent."""
     call_lost_p: float = 0.0
     reply_lost_p: float = 0.0
     duplicate_p: float = 0.0
     late_p: float = 0.0
-    """For each `call`."""
 
 
 class Link:
-    """One direction between two hosts."""
-
     __slots__ = ("clogged_until", "cuts", "factor", "held", "latency_s", "name", "network")
 
     def __init__(self, network: SimNetwork, name: tuple[str, str]) -> None:
@@ -64,7 +58,6 @@ class Link:
         """Pipes with bytes that a cut holds back."""
 
     def delay_s(self) -> float:
-        """Draw the next delay."""
         network = self.network
         drawn = network.random()
         delay_s = self.latency_s * (0.4 + 1.2 * drawn)
@@ -73,15 +66,12 @@ class Link:
         return delay_s * self.factor
 
     def release(self) -> None:
-        """Release the bytes that were held back."""
         held, self.held = self.held, {}
         for pipe in held:
             pipe.look_later(self.delay_s())
 
 
 class SimNetwork:
-    """All hosts, links and connections of a seed."""
-
     def __init__(self, loop: SimLoop, options: NetworkOptions | None = None) -> None:
         self.loop = loop
         self.trace = loop.trace
@@ -89,7 +79,6 @@ class SimNetwork:
         self.rng = loop.stream("network")
         self.random = self.rng.random
         self.hosts: dict[str, Process] = {}
-        """The latest process of each name."""
         self._links: dict[tuple[str, str], Link] = {}
         self._servers: dict[tuple[str, int], SimServer] = {}
         self._transports: dict[SimTransport, None] = {}
@@ -110,7 +99,6 @@ class SimNetwork:
                 self._reset_stranger(transport)
 
     def link(self, source: str, target: str) -> Link:
-        """Return the link from one host to another."""
         found = self._links.get((source, target))
         if found is None:
             found = self._links[source, target] = Link(self, (source, target))
@@ -131,7 +119,6 @@ class SimNetwork:
                 self.cut(name, other, one_way=one_way)
 
     def heal(self, a: str | None = None, b: str | None = None) -> None:
-        """End cuts, silence and clogs: of a link, of a host, or all."""
         for (source, target), link in self._links.items():
             if a is not None and a not in (source, target):
                 continue
@@ -156,7 +143,6 @@ class SimNetwork:
         link.clogged_until = max(link.clogged_until, self.loop.now + s)
 
     def slow(self, name: str, factor: float) -> None:
-        """Multiply the delays of a host's links."""
         for other in self.hosts:
             self.link(name, other).factor = factor
             self.link(other, name).factor = factor
@@ -225,12 +211,10 @@ class SimNetwork:
         return server
 
     def free_port(self) -> int:
-        """Return an unused port."""
         self._port += 1
         return self._port
 
     def next_number(self) -> int:
-        """Return the next transport's number."""
         self._numbers += 1
         return self._numbers
 
@@ -243,7 +227,6 @@ class SimNetwork:
         port: int,
         **_: Any,
     ) -> tuple[SimTransport, asyncio.BaseProtocol]:
-        """Do as asyncio does. Hangs while the other host cannot be reached."""
         process = PROCESS.get() or self.loop.world
         self.attach(process)
         name = process.name if host in _OWN_HOST else str(host)
@@ -271,7 +254,6 @@ class SimNetwork:
         self.loop.world_later(delay_s, call, *args)
 
     def reachable(self, source: str, target: str) -> bool:
-        """Whether packets go both ways between the two, and the machine has power."""
         process = self.hosts.get(target)
         if process is not None and not process.alive and process.power_lost:
             return False
@@ -327,7 +309,6 @@ class SimNetwork:
         return ours
 
     def forget(self, transport: SimTransport) -> None:
-        """Forget a closed end of a connection."""
         self._transports.pop(transport, None)
 
     # ------------------------------------------------------------------ death

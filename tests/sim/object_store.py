@@ -1,9 +1,7 @@
 """Offloaded objects in the simulator: in memory, behind pyarrow's file-system calls.
 
-`octavo.ledger.offload.object_store.file_system` is the seam: it returns a `SimObjects`. The Parquet
-is real, written and read by pyarrow. When a process dies while it writes, a file system keeps the
-bytes so far, and an object store none; each seed is one of the two. Calls sometimes fail, as over a
-network.
+The Parquet is real. When a process dies while it writes, a file system keeps the bytes so far, and
+an object store none; each seed is one of the two.
 """
 
 from __future__ import annotations
@@ -35,8 +33,6 @@ _use_once()
 
 
 class SimObjects:
-    """All objects of a seed, by path."""
-
     type_name = "sim"
 
     def __init__(self, loop: SimLoop, fails_p: float) -> None:
@@ -51,11 +47,9 @@ class SimObjects:
         whole."""
 
     def file_system(self, url: str) -> tuple[SimObjects, str]:
-        """Replaces `octavo.ledger.offload.object_store.file_system`."""
         return self, url.partition("://")[2]
 
     def bytes_of(self, url: str) -> bytes | None:
-        """For the referee."""
         found = self.objects.get(url.partition("://")[2])
         return None if found is None else bytes(found)
 

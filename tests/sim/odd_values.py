@@ -22,19 +22,15 @@ Content = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]
 
 
 def name_header(name: str) -> tuple[str, bytes | None]:
-    """Return the header that names a message."""
     return _NAME, name.encode()
 
 
 class OddValues:
-    """All such messages of a seed."""
-
     def __init__(self, fail: Callable[[str], None]) -> None:
         self._sent: dict[str, Content] = {}
         self._fail = fail
 
     def make(self, rng: random.Random, name: str, key: bytes | None) -> Content:
-        """Make the content of a new message."""
         value = rng.choice(_TEXTS) if rng.random() < 0.8 else rng.randbytes(rng.randrange(9))
         odd = rng.choice((None, b"", b"\xff", b"x"))
         headers: list[tuple[str, bytes | None]] = [(_NAME, name.encode()), ("h", odd), ("g", b"1")]
@@ -55,7 +51,6 @@ class OddValues:
             return repr(record.value)
 
     def look(self, name: str, found: Content, who: str) -> None:
-        """Check a message that a reader got under this name."""
         sent = self._sent.get(name)
         if sent is not None and sent != found:
             self._fail(f"X11 {name!r} was sent as {sent}, and {who} was given {found}")

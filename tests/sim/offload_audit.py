@@ -1,10 +1,4 @@
-"""The referee of the offload: closed ledgers are where the records say.
-
-    X6  a copy goes none → copying → offloaded → dropped, and back only from copying; its uuid
-        stays; only the owner changes anything else
-    X7  an object that a record names holds what was sent, byte for byte, and is not removed
-    X8  a ledger that a partition names is deleted only when its record says dropped
-    S8  in the end there are no objects and no intents but those that records name
+"""The referee of the offload: closed ledgers are where the records say (X6–X8, S8).
 
 It reads the entries as brokers do, and the rows with Parquet's own reader, as engines do.
 """
@@ -50,7 +44,6 @@ class OffloadAudit:
         objects.on_removed.append(self._removed)
 
     def intent_changed(self, change: Change) -> None:
-        """Observe the metadata store."""
         uuid = change.path.removeprefix(OFFLOADS_ROOT + "/")
         if uuid == change.path:
             return
@@ -66,7 +59,6 @@ class OffloadAudit:
         new: Iterable[PartitionLedger],
         what: str,
     ) -> None:
-        """Check a partition's record with other links, or with links at other places."""
         before = {link.ledger_id: link.offload for link in old}
         after = {link.ledger_id: link for link in new}
         for ledger_id, offload in before.items():
@@ -129,7 +121,6 @@ class OffloadAudit:
             self._fail(f"X7 {path} was removed, the record of ledger {self.named[path]} names it")
 
     def may_be_deleted(self, link: PartitionLedger) -> bool:
-        """Whether the bookies' copies of a ledger that a record names may be gone."""
         if link.offload is None or not is_only_copy(link.offload):
             return False
         if link.ledger_id not in self._deleted:
@@ -139,13 +130,11 @@ class OffloadAudit:
         return True
 
     def partition_gone(self, links: Iterable[PartitionLedger]) -> None:
-        """Note that its topic is deleted: its ledgers and objects may go."""
         for link in links:
             if link.offload is not None and is_readable(link.offload):
                 self.named.pop(_path(link.offload), None)
 
     def check_whole(self, uuids: Iterable[str]) -> None:
-        """Check the end, after tidying. `uuids`: the copies that records name."""
         left = [path for path in self._objects.objects if path not in self.named]
         gone = [path for path in self.named if path not in self._objects.objects]
         if left or gone:

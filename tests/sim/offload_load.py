@@ -1,9 +1,7 @@
 """Runs that move closed ledgers out of the bookies, and readers of the moved ledgers.
 
-A run of `octavo pipeline offload` is the job's own steps in order, in one process, without Spark,
-which distributes copies to tasks. A run may die anywhere, and two may run at once. A ledger reader
-is Spark's source: it takes a partition's view from the metadata and reads bookies and objects,
-without a broker.
+A run is the job's own steps in one process, without Spark; it may die anywhere, and two may run at
+once. A ledger reader is Spark's source, without a broker.
 """
 
 from __future__ import annotations
@@ -42,7 +40,6 @@ class OffloadLoad:
         self.options = tools.options
 
     def clients(self) -> list[TopicClient]:
-        """Return the clients of the safety phase."""
         options = self.options
         return [
             *[TopicClient(self.load, f"o{n}", self._run) for n in range(1, options.offloaders + 1)],
@@ -79,7 +76,6 @@ class OffloadLoad:
         return outcome
 
     async def tidy(self) -> None:
-        """Remove objects that no record names. Raises `EXPECTED`."""
         async with self.tools.connected() as cluster:
             await remove_orphans(cluster, EVERYTHING)
 
@@ -96,7 +92,6 @@ class OffloadLoad:
                 self._probe(f"ledger_read_ends.{type(error).__name__}")
 
     async def read(self, client: TopicClient, cluster: ToolCluster, name: PartitionName) -> None:
-        """Read a whole partition. Raises `EXPECTED`."""
         log = self.load.audit.logs[name]
         view = await cluster.view(str(name.topic_name), name.partition)
         for piece in pieces(view, view.earliest, view.end):

@@ -1,16 +1,9 @@
 """Profile `older`: after the faults, the metadata is turned back to a copy made while they lasted.
 
-All clients end. Then all bookies end (stopped, killed, or without power), or they run on while the
-store is replaced. X26: a bookie that must know that the copy is older has to say so, at its start
-or soon after. It must know if it was started since the copy was made, if a ledger began on it since
-then and it had the time to write its mark, or if it was stopped in an orderly way.
-
-Then the operator puts the newest metadata back, and the seed continues as any other, with
-everything that was acked before. Or the operator accepts the older copy: no new ledger gets a used
-id, and closed ledgers that the copy describes truly can be read. Bookies that cannot know are not
-started on the older store: the last seconds before a crash are not noted (decision 70).
-
-Brokers and writers do not live on while the store is older; these seeds have no topics.
+X26: a bookie that must know that the copy is older has to say so: if it was started since the copy
+was made, if a ledger began on it since and its mark had time, or if it was stopped in an orderly
+way. Then the operator puts the newest metadata back, or accepts the older copy. Bookies that cannot
+know are not started on the older store (decision 70).
 """
 
 from __future__ import annotations
@@ -76,12 +69,10 @@ class OlderMetadata:
         """Ledger → the version of its record in the copy."""
 
     def start(self) -> None:
-        """Make the copy at some time of the faults."""
         share = self._rng.choice((0.0, 0.3, 0.9))
         self._loop.world_later(share * self._cluster.options.safety_s, self._make_copy)
 
     def begin(self) -> None:
-        """Turn the metadata back, after the faults."""
         self._loop.world.spawn(self._run(), "older")
 
     def _make_copy(self) -> None:
@@ -123,7 +114,6 @@ class OlderMetadata:
         self.over = True
 
     def _must_know(self, bookie: SimBookie) -> bool:
-        """Whether a bookie has a mark that is later than the copy."""
         if bookie.started_s > self._copied_s:
             return True
         begun = set(self._cluster.audit.held[bookie.name]) - self._known[bookie.name]

@@ -1,9 +1,7 @@
 """The options of a seed: cluster, limits, deadlines, workload, faults. All are drawn.
 
-Swarm testing: each seed draws a subset of faults and its own tiny limits. Events that come once a
-day in production (a journal rolls, a cache is flushed, a log is closed) happen all the time here,
-and each seed looks into another corner. Some seeds have no faults: a failure there does not come
-from a fault.
+Each seed draws a subset of faults and its own tiny limits, so events that come once a day in
+production happen all the time. Some seeds have no faults.
 """
 
 from __future__ import annotations
@@ -70,7 +68,6 @@ class SimOptions:
     quorums: tuple[tuple[int, int, int], ...]
     """Its ledgers' quorums are drawn from these."""
     safety_s: float
-    """How long faults are on."""
     faults: Mapping[str, float]
     """Kind → mean virtual seconds between two faults of that kind."""
     damage_max: int
@@ -82,9 +79,7 @@ class SimOptions:
     recoverers: int = 1
     tailers: int = 1
     ledgers: int = 3
-    """Ledgers of a writer."""
     entries_max: int = 24
-    """The most entries of a ledger."""
     summons: float = 0.0
     """How likely a burst of adds calls the recoverers."""
     ambush: float = 0.0
@@ -109,17 +104,13 @@ class SimOptions:
     bookie: Mapping[str, Any] = field(default_factory=dict)
     client: Mapping[str, Any] = field(default_factory=dict)
     metadata: Mapping[str, float] = field(default_factory=dict)
-    """Values of `MetadataFaults`."""
     network: Mapping[str, float] = field(default_factory=dict)
-    """Values of `NetworkOptions`."""
 
     def other_limits(self, rng: random.Random) -> SimOptions:
-        """Return the same with other limits of bookies, for a restart with changed settings."""
         return replace(self, bookie=_bookie_limits(rng))
 
 
 def draw(seed: int, profile: str | None, rng: random.Random) -> SimOptions:
-    """Draw the options of `seed` from `rng`, in a fixed order."""
     bookies = rng.choices((3, 4, 5), (5, 4, 2))[0]
     quorums = tuple(rng.choice(QUORUMS[bookies]) for _ in range(rng.randint(1, 3)))
     drawn = rng.random()  # drawn in every case, so that a profile by name has the same draws
@@ -164,7 +155,6 @@ def draw(seed: int, profile: str | None, rng: random.Random) -> SimOptions:
 
 
 def _with_deletions(options: SimOptions, rng: random.Random) -> SimOptions:
-    """Add time for some topics, and watches that come later than a deletion takes."""
     late = {**options.metadata, "watch_delay_ms": rng.choice((2.0, 100.0, 1_000.0))}
     faults = _thinned(options.faults, rng)
     # Longer than any broker is away: bookies' memory of deletions (a week in production) tells an
@@ -182,7 +172,6 @@ def _thinned(faults: Mapping[str, float], rng: random.Random) -> dict[str, float
 
 
 def _with_keepers(options: SimOptions, rng: random.Random) -> SimOptions:
-    """Add time to lose and fetch copies, and more often a spare bookie."""
     bookies = rng.choice((3, 4, 4, 5))
     quorums = tuple(quorum for quorum in QUORUMS[bookies] if quorum[2] >= 2)
     faults = {**options.faults, "damage": rng.choice((0.6, 1.5)), "leaves": rng.choice((0.8, 2.0))}

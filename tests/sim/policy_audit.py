@@ -1,11 +1,7 @@
 """Policies in the simulator: the options of a seed, and the referee of messages that policies pass
 over.
 
-P64: a time to live passes over a message only when, by the one true time, it was sent that long
-ago, whatever single clocks or its timestamp say. P65: a quota passes over no more of a
-subscription's backlog than necessary, and nothing of another subscription's (whose cursor would
-pass unacked offsets, S9). A message that was durably passed over is not delivered again by this
-owner or a later one (S9).
+P64, P65 and S9 (docs/properties.md), by the one true time.
 """
 
 from __future__ import annotations
@@ -40,7 +36,6 @@ class PolicyOptions:
         return (self.ttl_ms, self.backlog_bytes, self.backlog_age_ms) != (None, None, None)
 
     def over(self, settings: TopicSettings) -> TopicSettings:
-        """Return the topic's settings with these added."""
         said = Policies(
             ttl_ms=self.ttl_ms,
             backlog_bytes=self.backlog_bytes,
@@ -70,7 +65,6 @@ class PolicyAudit:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Within the block, check every message that is passed over."""
         names = ("_pass_over", "_expire", "_evict")
         real = {name: getattr(Backlogs, name) for name in names}
         referee, put = self, setattr

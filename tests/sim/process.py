@@ -1,8 +1,7 @@
 """A simulated operating-system process: what belongs to it, and how it dies or stands still.
 
-A callback or task belongs to the process of its `contextvars` context, which asyncio hands on by
-itself. A dead process keeps its queue and its tasks, so that no suspended coroutine gets
-`GeneratorExit` and runs its `finally` blocks: `kill -9` runs none.
+A callback or task belongs to the process of its `contextvars` context. A dead process keeps its
+queue and its tasks, so that no `finally` block runs: `kill -9` runs none.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ class ProcessCrashed(BaseException):
 
 
 def current_process() -> Process | None:
-    """Return the process whose code is running."""
     return PROCESS.get()
 
 
@@ -46,7 +44,6 @@ class Process:
         self.drift = 0.0
         """How much faster its wall clock runs: 0.01 is one per cent."""
         self.on_crash: list[Callable[[Process], None]] = []
-        """Called when it dies: by the network, its disk, the metadata service."""
         self.tasks: list[asyncio.Task[Any]] = []
         """Every task that it started, kept to the end of the seed."""
         # The fields below belong to the loop.
@@ -69,18 +66,15 @@ class Process:
 
     @property
     def context(self) -> Context:
-        """Return a fresh context of this process."""
         return self._context.copy()
 
     def spawn(self, coro: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
         return self.loop.create_task(coro, name=name, context=self._context.copy())
 
     def run(self, call: Callable[..., T], *args: Any) -> T:
-        """Call something as this process, now."""
         return self._context.copy().run(call, *args)
 
     def clock_ms(self) -> int:
-        """Return its wall clock."""
         now_ms = self.loop.time() * 1000
         return self.loop.epoch_ms + self.skew_ms + int(now_ms * (1 + self.drift))
 
@@ -127,7 +121,6 @@ class Process:
         self.loop.world_later(s, self._resume, self._pauses)
 
     def resume(self) -> None:
-        """Continue before the pause is over."""
         self._resume(self._pauses)
 
     def _resume(self, pause: int) -> None:

@@ -1,11 +1,5 @@
-"""The referee of published batches: each row once, a share whole, and only rows that were begun.
-
-It learns a batch's rows, which never change, every answer to a publish, and a driver's final
-answer. It sees each change of a bulk load's record.
-
-    X10  a batch is committed when it was begun and all of its shares were answered as stored; a
-         driver that is told so was told the truth; the rows of a share stand together, in any
-         order; of rows that differ from those that were begun nothing is ever seen
+"""The referee of published batches (X10): each row once, a share whole, and only rows that were
+begun.
 
 S9 checks that each row is in the log once, and that no forbidden row is there.
 """
@@ -53,27 +47,23 @@ class PublishedAudit:
     # ------------------------------------------------------------------ drivers
 
     def planned(self, batch: PublishedBatch) -> None:
-        """Note the batch's rows."""
         self._batches[batch.query, batch.number] = batch
         for name, values in batch.values.items():
             # Their order may differ each time, so the referee of the log gets none.
             self._topics.logs[name].sends(values, batch.query, BULK_LOADED, 0)
 
     def refused(self, values: Mapping[PartitionName, list[str]]) -> None:
-        """Note rows that no reader may ever see."""
         for name, some in values.items():
             self._topics.logs[name].sends(some, "other rows", BULK_LOADED, 0)
             self._topics.logs[name].refused(some)
 
     def stored(self, name: PartitionName, data: bytes, published: Published) -> None:
-        """Note the owner's answer that it has stored this batch."""
         values = [(record.value or b"").decode() for record in read_records(data)]
         self._stored.update(values)
         if not published.duplicate:
             self._topics.logs[name].stands(values, published.first_offset, "published by a sink")
 
     def told(self, batch: PublishedBatch) -> None:
-        """Check a driver's answer that the batch is committed."""
         committed = self._committed.get(batch.query, -1)
         if committed < batch.number:
             self.fails(f"X10 {batch} was answered, its record is at {committed}")
@@ -88,7 +78,6 @@ class PublishedAudit:
     # ------------------------------------------------------------------ records
 
     def changed(self, change: Change) -> None:
-        """Observe the metadata store."""
         name = change.path.removeprefix(BULK_LOADS_ROOT + "/")
         if not any(query == name for query, _ in self._batches):
             return

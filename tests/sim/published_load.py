@@ -1,11 +1,8 @@
-"""Batches of Spark's sink that are published (`commit=producer`), in a share of the seeds with
-topics.
+"""Batches of Spark's sink that are published (`commit=producer`).
 
-A query here is its checkpoint: the number of its next batch and that batch's rows, which stay the
-same on every run. Drivers die during a publish; they run a batch again in another order, with other
-tasks, or at the same time as a second driver of the checkpoint. Some come again with other rows,
-which must be refused. The calls to brokers, and their times, are the sink's own code. Options come
-from a separate stream, so other seeds stay as they were.
+Drivers die during a publish, run a batch again in another order, or at the same time as a second
+driver. Some come again with other rows, which must be refused. Options come from a separate stream,
+so other seeds stay as they were.
 """
 
 from __future__ import annotations
@@ -42,7 +39,6 @@ class PublishedOptions:
     drivers: int = 1
     """Drivers of each checkpoint. Two are a mistake that must do no harm."""
     tasks: int = 1
-    """The most tasks of a batch's rows."""
     death_p: float = 0.0
     """How often a driver dies while it publishes."""
     repeat_p: float = 0.0
@@ -53,7 +49,6 @@ class PublishedOptions:
 
 
 def draw(rng: random.Random) -> PublishedOptions:
-    """Draw a seed's options from `rng`, in a fixed order."""
     if rng.random() >= _SHARE:
         return PublishedOptions()
     return PublishedOptions(
@@ -76,7 +71,6 @@ class PublishedLoad:
         """Checkpoint → its next batch, once it is planned."""
 
     def clients(self) -> list[TopicClient]:
-        """Return the clients of the safety phase."""
         return [
             TopicClient(self.load, f"u{query}.{number}", partial(self._drive, f"u{query}"))
             for query in range(1, self.options.queries + 1)
@@ -84,7 +78,6 @@ class PublishedLoad:
         ]
 
     async def finish(self, client: TopicClient) -> None:
-        """Finish begun batches when the faults are over: only their queries can."""
         for batch in list(self._batches.values()):
             while not batch.is_done:
                 await self._run(client, batch)
@@ -93,7 +86,6 @@ class PublishedLoad:
     # ------------------------------------------------------------------ a driver
 
     async def _drive(self, query: str, client: TopicClient) -> None:
-        """Run batch after batch of a checkpoint, which another driver may share."""
         while not self.load.is_full:
             batch = self._next(query, client)
             rng = client.rng
@@ -106,7 +98,6 @@ class PublishedLoad:
             await client.pause(self.load.options.pause_s)
 
     def _next(self, query: str, client: TopicClient) -> PublishedBatch:
-        """Return the checkpoint's next batch, whose rows are planned once."""
         last = self._batches.get(query)
         if last is not None and not last.is_done:
             return last
@@ -125,7 +116,6 @@ class PublishedLoad:
         return [f"{query}.{number}-{first + n}" for n in range(count)]
 
     async def _run(self, client: TopicClient, batch: PublishedBatch) -> None:
-        """Attempt the batch once."""
         dies_s = client.rng.expovariate(10) if client.rng.random() < self.options.death_p else None
         try:
             async with asyncio.timeout(dies_s):
@@ -155,7 +145,6 @@ class PublishedLoad:
     async def _publish(
         self, client: TopicClient, batch: PublishedBatch, values: Mapping[PartitionName, list[str]]
     ) -> bool:
-        """Publish as the sink's driver does with its tasks' messages."""
         shares = producing.together(self._tasks(client, values))
         assert producing.why_not_small(shares, _OPTIONS) is None
         producer = producing.producer_of(batch.query, batch.number)

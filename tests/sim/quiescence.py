@@ -1,8 +1,6 @@
 """The quiescence referee (Q1): after a seed has settled, all counted resources are given back.
 
-Without faults, clients and requests, every counter, queue, table of leases and set of waiters of
-every broker, ledger client and bookie is 0 in its class's `describe()`. Background work is allowed:
-a count has to be 0 once, within some virtual seconds.
+Each count of a `describe()` has to be 0 once, within some virtual seconds, beside background work.
 """
 
 from __future__ import annotations
@@ -19,8 +17,6 @@ _WITHIN_S = 30.0
 
 
 class Quiescence:
-    """One look at some processes. `over` when it is done."""
-
     def __init__(
         self,
         cluster: Cluster,

@@ -1,11 +1,7 @@
-"""Switches off costly things without use in a simulation while a seed runs.
+"""Switches off costly things without use in a simulation: logging, metrics, garbage collection.
 
-logging    a log line costs more than the step that it describes, and the seed's events have it
-           too. Logs of unexpected errors go to `bugs` and fail the seed
-metrics    no process reads them
-garbage    is collected between seeds, for many at once where it is off altogether: memory is
-           ample, and the moment of a collection must not be part of the story. Objects from
-           before the first seed are never looked through again
+Logs of unexpected errors go to `bugs` and fail the seed. Garbage is collected between seeds: the
+moment must not be part of the story.
 """
 
 from __future__ import annotations
@@ -33,12 +29,10 @@ _BUG_EVENTS = ("broker_task_failed", "ledger_task_failed", "rollover_failed")
 
 
 class Injected(Exception):
-    """An error that the simulator raises where no code expects one."""
+    pass
 
 
 class _Mute(structlog.BoundLoggerBase):
-    """A logger that drops all lines, but remembers signs of a bug."""
-
     def bind(self, **_: object) -> _Mute:
         return self
 
@@ -63,8 +57,6 @@ def _give_mute(_: BoundLoggerLazyProxy, **__: Any) -> Any:
 
 
 class _NoMetric:
-    """Counter, gauge, histogram and registry that do nothing."""
-
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
     def labels(self, *_: Any) -> _NoMetric:
@@ -88,7 +80,6 @@ def prepare() -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Within the block, nothing is logged, counted or collected."""
     global _seeds_run
     prepare()
     was_on = gc.isenabled()

@@ -1,8 +1,6 @@
-"""The referee of topics that are deleted and made again. All state is keyed by incarnation.
+"""The referee of topics that are deleted and made again (X13).
 
-A message acked into a topic is in it, as long as no deletion begins, and in no other topic of the
-name. After a deletion's answer, later calls neither get an ack from that topic nor see any of its
-messages. A sequence of an earlier topic is never answered as "stored before" (X13).
+All state is keyed by incarnation.
 """
 
 from __future__ import annotations
@@ -15,21 +13,15 @@ Fail = Callable[[str], None]
 
 @dataclass(slots=True, eq=False)
 class Incarnation:
-    """One topic of the name."""
-
     number: int
     deletions: int = 0
-    """Deletions that have begun."""
     gone: bool = False
-    """A deletion was answered."""
     acked: set[str] = field(default_factory=set)
     numbered: int = 0
     """Messages under the one sequence that were sent to this topic only."""
 
 
 class RecreateAudit:
-    """All topics of a name, in order."""
-
     def __init__(self, fail: Fail) -> None:
         self._fail = fail
         self.known: dict[str, Incarnation] = {}
@@ -39,11 +31,9 @@ class RecreateAudit:
         """Message → the topic that it was acked into or seen in."""
 
     def made(self, incarnation: str) -> None:
-        """Note that its record was written."""
         self.known.setdefault(incarnation, Incarnation(len(self.known) + 1))
 
     def gone(self) -> frozenset[str]:
-        """Return topics with an answered deletion, for a call that begins now."""
         return frozenset(name for name, one in self.known.items() if one.gone)
 
     def sends(self, value: str, numbered_for: str | None) -> None:
@@ -53,15 +43,12 @@ class RecreateAudit:
             self.known[numbered_for].numbered += 1
 
     def deletion_begins(self, incarnation: str) -> None:
-        """Note that a client asks for a deletion."""
         self.known[incarnation].deletions += 1
 
     def deleted(self, incarnation: str) -> None:
-        """Note that a deletion was answered."""
         self.known[incarnation].gone = True
 
     def acked(self, value: str, incarnation: str, *, duplicate: bool) -> None:
-        """Check an ack that a publisher got."""
         topic = self.known[incarnation]
         if incarnation in self.sent[value]:
             self._fail(
@@ -102,7 +89,6 @@ class RecreateAudit:
             self._fail(f"X13 topic {topic.number}: {missing} were acked and are nowhere")
 
     def ack_taken(self, given: str, taken: str) -> None:
-        """Check an ack id of a topic that a topic accepted."""
         if given != taken:
             self._fail(
                 f"X13 topic {self.known[taken].number} took an ack id of topic "

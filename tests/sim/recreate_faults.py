@@ -1,9 +1,8 @@
 """Brokers that hear nothing of a deletion: the faults of profile `recreate`.
 
-They strike as a deletion begins, when owners must hear of it. Such a broker is out of reach for the
-others, which cannot tell it to close the topic, and its watches are late. Clients and bookies reach
-it as before. Some have also lost their session without knowing it. Some reach the metadata store
-slowly, so that everything may change between their read and their write.
+They strike as a deletion begins. Such a broker is out of reach for the others, and its watches are
+late; clients and bookies reach it. Some have also lost their session, or reach the metadata store
+slowly.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ class RecreateFaults:
     """How likely each fault strikes when a deletion begins."""
 
     deaf_p: float
-    """Other brokers cannot tell it anything."""
     forsaken_p: float
     """The same, and its session is over without its knowledge."""
     sluggish_p: float
@@ -30,7 +28,6 @@ class RecreateFaults:
 
 
 def draw(rng: Random) -> RecreateFaults:
-    """Draw a seed's options, from a separate stream."""
     return RecreateFaults(
         deaf_p=rng.choice((0.0, 0.2, 0.5)),
         forsaken_p=rng.choice((0.0, 0.2, 0.5)),
@@ -71,7 +68,6 @@ class RecreateNemesis:
             strike(broker, s)
 
     def _broker(self) -> SimBroker:
-        """Choose a broker, mostly the owner."""
         found = list(self._brokers.values())
         owners = [b for b in found if b.broker is not None and self._serves(b)]
         return self.rng.choice(owners if owners and self.rng.random() < 0.7 else found)
@@ -81,7 +77,6 @@ class RecreateNemesis:
         return any(one.name == self._name for one in broker.broker.ownership.open_partitions())
 
     def _deafen(self, broker: SimBroker, s: float) -> None:
-        """Let its calls to others arrive, and lose their answers."""
         loop, network = self._cluster.loop, self._cluster.network
         self._cluster.metadata.deafen(broker.name, s)
         for name in self._brokers:

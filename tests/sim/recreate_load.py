@@ -45,7 +45,6 @@ _LIMITS = {"deletion_wait_ms": (100, 800), "let_go_timeout_ms": (50, 300)}
 
 
 def limits(rng: random.Random) -> dict[str, int]:
-    """Settings of the brokers, for deletions."""
     found = {name: rng.choice(choices) for name, choices in _LIMITS.items()}
     return {**found, "sweep_interval_ms": rng.choice((100, 400))}
 
@@ -90,7 +89,6 @@ class RecreateLoad:
             self._load.clients[-1].start()
 
     def settle(self) -> None:
-        """Make, read and delete the topic, when the faults are over."""
         TopicClient(self._load, "gs", self._finish).start()  # type: ignore[arg-type]
 
     def _changed(self, change: Change) -> None:

@@ -1,12 +1,8 @@
 """Rights that are given and withdrawn, under faults: `python -m tests.sim.rights N`.
 
-A separate small world, which needs neither bookies nor topics and changes no other seed: the
-simulated metadata store with its faults, brokers' processes with the production `Authority`, and an
-administrator that changes the policy through the production `PolicyStore`.
-
-The referee: whatever a broker allows, the policy allowed within the last `EFFECTIVE_S`, unless the
-broker could not reach the store or stood still. At the end, without faults, all brokers decide by
-the present policy.
+A small world without bookies and topics. The referee: whatever a broker allows, the policy allowed
+within the last `EFFECTIVE_S`, unless the broker could not reach the store or stood still. At the
+end all brokers decide by the present policy.
 """
 
 from __future__ import annotations
@@ -57,8 +53,6 @@ Make = Callable[[PolicyRecord, Rule], PolicyRecord]
 
 
 class SimRights:
-    """A broker's process, as far as it decides."""
-
     def __init__(self, world: World, name: str) -> None:
         self.world = world
         self.name = name
@@ -69,7 +63,6 @@ class SimRights:
         """When it was last out of reach."""
 
     def start(self) -> None:
-        """Start a process, unless one runs."""
         if self.process is None or not self.process.alive:
             self.process = Process(self.world.loop, self.name)
             self.process.spawn(self._live(self.process), self.name)
@@ -94,7 +87,6 @@ class SimRights:
 
     @property
     def in_reach(self) -> bool:
-        """Whether it serves, and reaches the store both ways."""
         metadata = self.world.metadata
         return (
             self.process is not None
@@ -135,7 +127,6 @@ class World:
         faults.lag_ms = self.rng.choice((0.0, 50.0, 8_000.0))
 
     def run(self) -> Result:
-        """Run to the end, or to the first violation."""
         try:
             admin = Process(self.loop, "admin")
             admin.spawn(self._change(admin), "admin")
@@ -171,7 +162,6 @@ class World:
     # What happens
 
     async def _change(self, process: Process) -> None:
-        """Give and withdraw rights until the end."""
         rules = [
             make_rule(user.name, operation, "topic:public/*", allow=allow)
             for operation in self.operations
@@ -201,11 +191,9 @@ class World:
             await asyncio.sleep(process.rng.choice((0.05, 0.5, 3.0, 6.0)))
 
     def _begun(self, record: PolicyRecord) -> PolicyRecord:
-        """Return the record of a secured cluster."""
         return secured(record, "user:root")
 
     def _changes_of(self, rule: Rule) -> Sequence[Make]:
-        """Return the possible changes of a rule, equally likely."""
         return (with_rule, without_rule)
 
     def _store(self, process: Process) -> SimMetadataStore:

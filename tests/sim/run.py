@@ -1,12 +1,8 @@
 """Runs one seed: set up → faults and load → heal → settle → audit. The same seed, the same run.
 
-setup    every bookie serves
-safety   clients work, the nemesis injects faults, the referee sees every promise
-heal     no faults any more; every process that can starts again
-settle   in bounded virtual time every ledger is closed, every pending add answered, a new
-         ledger written: liveness (S8, P35)
-audit    every entry of every closed ledger is read as a client reads, and from every copy;
-         half of the bookies lose their power once more and must come back as they were
+In the audit, every entry of every closed ledger is read as a client reads, and from every copy;
+half of the bookies lose their power once more and must come back as they were. docs/simulation.md
+describes the phases.
 """
 
 from __future__ import annotations
@@ -57,13 +53,11 @@ class SeedResult:
     wall_s: float
     profile: str = ""
     events: list[str] = field(default_factory=list)
-    """The last events before the failure."""
 
 
 def run_seed(
     seed: int, *, mutant: str | None = None, profile: str | None = None, verbose: bool = False
 ) -> SeedResult:
-    """Run one seed, with a bug planted when `mutant` names one."""
     started = time.perf_counter()
     ProcessCache.forget_all()
     with planted(mutant), quiet(), forbid_real_world():
@@ -103,7 +97,6 @@ class Simulation:
             self.older = OlderMetadata(self.cluster, self.load, self.judge)
 
     def run(self) -> SeedResult:
-        """Run all phases, or until the first violation."""
         stream = self.loop.stream
         try:
             try:
@@ -179,7 +172,6 @@ class Simulation:
         topics.stop()
 
     def _places(self) -> Iterator[Place]:
-        """Yield each live process and its objects."""
         for bookie in self.cluster.bookies.values():
             if bookie.process is not None and bookie.node is not None:
                 yield bookie.process, [bookie.node]

@@ -23,13 +23,11 @@ _NAMES = (
     (events, "_get_running_loop"),
 )
 _ALL_TASKS: Any = vars(tasks).get("_all_tasks", vars(tasks).get("_scheduled_tasks"))
-"""Before and since Python 3.12."""
 _REAL = [(owner, name, getattr(owner, name)) for owner, name in _NAMES]
 
 
 @contextmanager
 def running(loop: SimLoop) -> Iterator[None]:
-    """Within the block, `loop` is the running loop."""
     hooks = sys.get_asyncgen_hooks()
     events._set_running_loop(loop)
     itself = repeat(loop).__next__  # as quick as can be: it is called half as often as steps run

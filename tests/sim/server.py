@@ -14,19 +14,14 @@ if TYPE_CHECKING:
 
 
 class _Socket:
-    """The part of a socket that callers ask for its name."""
-
     def __init__(self, address: tuple[str, int]) -> None:
         self._address = address
 
     def getsockname(self) -> tuple[str, int]:
-        """Return host and port."""
         return self._address
 
 
 class SimServer(asyncio.AbstractServer):
-    """Bound; accepts connections once told to serve."""
-
     def __init__(
         self,
         network: SimNetwork,
@@ -62,8 +57,7 @@ class SimServer(asyncio.AbstractServer):
         self._serving = False
         self.sockets = ()
 
-    async def wait_closed(self) -> None:
-        """Nothing to wait for."""
+    async def wait_closed(self) -> None: ...
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
         return self._network.loop

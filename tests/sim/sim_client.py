@@ -33,13 +33,11 @@ class SimClient:
         self.process: Process | None = None
         self.ledgers: LedgerClient
         self.pending: dict[tuple[int, int], None] = {}
-        """Unanswered adds of the living process."""
         self.doing = ""
         """The living process's activity; an item of `ACTIVITIES`, or ""."""
         self._life = life
         self.is_recoverer = False
         self.is_ready = False
-        """Connected."""
         self.is_done = False
 
     @property
@@ -47,7 +45,6 @@ class SimClient:
         return self.process is not None and self.process.alive
 
     def start(self) -> None:
-        """Begin, or begin again after a crash."""
         self.pending.clear()
         self.is_done = self.is_ready = False
         self.doing = ""

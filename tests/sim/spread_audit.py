@@ -1,13 +1,7 @@
-"""Brokers that balance by load while their partitions' load changes, and X21.
+"""Brokers that balance by load while their partitions' load changes, and X21 (profile `load`).
 
-Profile `load`. A partition's load is simulated (`measure_of`) by weights that change while the
-faults last and then stay. The decisions and the hand-over are production's, with smoothing, pauses
-and rests of fractions of a second.
-
-The referee sees each partition that a broker gives away for its load. A partition moves only after
-it has rested at its broker; a broker gives only after its pause. Once loads are constant and there
-are no faults, no partition returns to an earlier broker, and moves end. Then no broker has far too
-much load that it could give away.
+Loads are weights that change while the faults last and then stay; decisions and hand-over are
+production's, with pauses of fractions of a second.
 """
 
 from __future__ import annotations
@@ -41,12 +35,10 @@ class SpreadOptions(NamedTuple):
     weights: tuple[int, ...]
     """Possible loads of a partition, for each second."""
     changes_s: float
-    """Mean pause between two changes."""
     config: dict[str, Any]
 
 
 def draw(rng: random.Random) -> SpreadOptions:
-    """Draw a seed's options from `rng`, in a fixed order."""
     return SpreadOptions(
         weights=rng.choice(((0, 100), (10, 100, 1_000), (100, 100, 110), (50, 60, 400))),
         changes_s=rng.choice((0.2, 0.8, 100.0)),
@@ -97,12 +89,10 @@ class SpreadAudit:
     # ------------------------------------------------------------------ what there is to do
 
     def start(self) -> None:
-        """Change weights until the faults are over."""
         pause_s = self.rng.expovariate(1 / self.options.changes_s)
         self.cluster.loop.world_later(pause_s, self._change)
 
     def heal(self) -> None:
-        """Note that nothing changes any more."""
         self.over, self._healed_s = True, self.cluster.loop.time()
 
     def _change(self) -> None:
@@ -124,7 +114,6 @@ class SpreadAudit:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Within the block, brokers measure the simulated load, and each move is seen."""
         put, give, measure = setattr, Balance._give, Balance.measure
         smoothed, measured = load.SMOOTHED_OVER_S, load.MEASURED_EVERY_S
         audit = self
@@ -154,7 +143,6 @@ class SpreadAudit:
     # ------------------------------------------------------------------ the referee
 
     def gave(self, own: str, giving: Giving, began_s: float) -> None:
-        """Check that broker `own` gives a partition away now."""
         name, what = giving.partition, f"{own} gives {giving.partition} to {giving.to}"
         self.cluster.events.add("gives", own, giving)
         self.cluster.trace.probe("spread.given")
@@ -175,7 +163,6 @@ class SpreadAudit:
                 self._wrong(f"{what}, where it was before, and nothing has changed since")
 
     async def check(self, hopeless: Callable[[], bool]) -> None:
-        """Check that moves end, and the result."""
         loop = self.cluster.loop
         until_s, began_s = loop.time() + _CALM_WITHIN_S, loop.time()
         while loop.time() - max(self._moved_s, began_s) < _CALM_S:

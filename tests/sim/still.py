@@ -1,10 +1,8 @@
 """Profile `still`: hardly any faults, and ticks and timeouts come a hundred times later.
 
-The next tick or timeout hides a lost wake-up: the system continues, late. In this profile that is
-later than the time in which a seed has to settle (S8, S9), and Q2 has longer to see the wait. Ticks
-that are the only cause of something stay as they are: collections with their flushes, and the
-explicit LACs of an idle writer, for which the judge of topics waits. Faults that only a timeout
-detects are left out: busy or slow bookies, dying clients, hand-overs of brokers.
+A tick or timeout hides a lost wake-up; here it comes too late for S8 and S9, and Q2 sees the wait.
+Ticks that are the only cause of something stay as they are. Faults that only a timeout detects are
+left out.
 """
 
 from __future__ import annotations
@@ -33,7 +31,6 @@ _TOPIC_FAULTS = ("broker_hands_over", "topic_client_dies")
 
 
 def stretched(settings: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """Return these settings multiplied by a hundred."""
     return {name: value * FACTOR if name in names else value for name, value in settings.items()}
 
 
@@ -69,7 +66,6 @@ def stilled(options: SimOptions, rng: random.Random) -> SimOptions:
 
 
 def still_topics(options: TopicOptions) -> TopicOptions:
-    """Adapt the topics' options in the same way."""
     return replace(
         options,
         config=stretched(options.config, _BROKER),

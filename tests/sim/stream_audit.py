@@ -1,10 +1,4 @@
-"""The referee of durable streams: checks X20 against the answers to writers and readers.
-
-An acked append is in the stream once, whole, and never moves. Epochs and sequences of a producer
-ascend without a gap, and so does `Stream-Seq` over all writers. At most one answer calls an append
-new. An answer that a stream is closed at an offset is true: no later append is stored, and the
-stream never grows. A fork begins with its source's messages.
-"""
+"""The referee of durable streams (X20), by the answers to writers and readers."""
 
 from __future__ import annotations
 
@@ -18,8 +12,6 @@ from octavo.broker.types import TopicName
 
 @dataclass(eq=False)
 class Sent:
-    """An append and its outcome."""
-
     values: Sequence[str]
     """Its messages; empty for a close alone."""
     append: Append
@@ -27,13 +19,10 @@ class Sent:
     """The stream was known to be closed when it was first sent."""
     acked: bool = False
     new: bool = False
-    """An answer called it new."""
 
 
 @dataclass(eq=False)
 class StreamHistory:
-    """One stream. `base`: the number of `source`'s messages that it begins with."""
-
     name: TopicName
     fail: Callable[[str], None]
     is_json: bool
@@ -45,19 +34,13 @@ class StreamHistory:
     base: int = 0
     at: dict[int, str] = field(default_factory=dict)
     sent: dict[str, Sent] = field(default_factory=dict)
-    """Message → its append."""
     seen_end: int = 0
-    """The highest offset in any answer."""
     closed_at: int | None = None
     going: bool = False
-    """A client deletes it."""
     epochs: Counter[str] = field(default_factory=Counter)
-    """Producer → its epochs."""
     sequences: int = 0
-    """How often a `Stream-Seq` was taken."""
 
     def sends(self, values: Sequence[str], append: Append) -> Sent:
-        """Note that these messages are about to be appended."""
         sent = Sent(values, append, self.closed_at is not None)
         self.sent.update(dict.fromkeys(values, sent))
         return sent
@@ -74,7 +57,6 @@ class StreamHistory:
         self.ends(end, closed=closed)
 
     def ends(self, end: int, *, closed: bool) -> None:
-        """Check an answer about the end."""
         self.seen_end = max(self.seen_end, end)
         if self.closed_at is not None and self.seen_end > self.closed_at:
             self._wrong(f"it was closed at {self.closed_at}, and goes to {self.seen_end}")
@@ -85,7 +67,6 @@ class StreamHistory:
         self.closed_at = end
 
     def shows(self, start: int, values: Sequence[str], following: int) -> None:
-        """Check a read from `start`."""
         if following - start != len(values):
             self._wrong(f"{len(values)} messages from {start} to {following}")
         for offset, value in enumerate(values, start):
@@ -101,7 +82,6 @@ class StreamHistory:
             self._wrong(f"at {offset} stands {value!r}, and stood {before!r}")
 
     def check_whole(self, end: int, *, closed: bool) -> None:
-        """Check at the end that all messages up to `end` were shown."""
         own = [self.at[offset] for offset in range(self.base, end)]
         if self.closed_at not in (None, end):
             self._wrong(f"it was closed at {self.closed_at}, and ends at {end}")

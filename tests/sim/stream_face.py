@@ -1,8 +1,6 @@
 """Brokers' durable streams in the simulator: the production handlers, called between processes.
 
-A call is a `Request`; `answer` has the handler of its method answer it at a broker, which sends
-operations to the partition's owner as in production. HTTP's sockets, routes, rights and quotas are
-left out.
+HTTP's sockets, routes, rights and quotas are left out.
 """
 
 from __future__ import annotations
@@ -62,7 +60,6 @@ class Face:
 
     @contextmanager
     def installed(self, chance: Random) -> Iterator[None]:
-        """Within the block, the cursors of long-polls are drawn from `chance`."""
         put, kept = setattr, durable_streams._RANDOM
         put(durable_streams, "_RANDOM", chance)
         try:
@@ -71,7 +68,6 @@ class Face:
             put(durable_streams, "_RANDOM", kept)
 
     async def answer(self, at: SimBroker, asked: Request) -> web.Response:
-        """Return the answer of broker `at` to a client."""
         handler = _HANDLERS[asked.method]
         if at.broker is None or at.process is None:
             return problem_of(PartitionMoving(f"broker {at.name} is not ready")).response()
@@ -135,7 +131,6 @@ class Face:
         )
 
     def _operations(self, at: SimBroker, process: Process) -> Operations | None:
-        """Return the operations of this broker for its clients, as in production."""
         if at.broker is None or at.remote is None:
             return None
         rules: Any = SimRules(at.cluster)

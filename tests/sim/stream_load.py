@@ -1,12 +1,8 @@
 """Durable streams of a seed: made, appended to, read, closed, forked and deleted, at any broker.
 
-Profile `stream`, together with a topic's load. Requests and answers go to the referee
-(stream_audit.py) at once. A producer repeats an append under its sequence until it is answered, and
-sometimes after that. A writer with `Stream-Seq` and a closer mostly repeat, too. A writer without
-numbers sends once.
-
-Clients are bound to the incarnation of a stream that they met, as ours is (client/durable.py): a
-late copy of the `PUT` may make another stream of the name after a deletion.
+Profile `stream`. A producer repeats an append under its sequence until it is answered, and
+sometimes after that; a writer without numbers sends once. Clients are bound to the incarnation of a
+stream that they met: a late `PUT` may make another stream of the name after a deletion.
 """
 
 from __future__ import annotations
@@ -45,25 +41,20 @@ _END = ";"
 class StreamOptions(NamedTuple):
     producers: int
     writers: int
-    """With `Stream-Seq`, or without numbers."""
     readers: int
     closes_p: float
     deletes_p: float
     repeats_p: float
     pipeline: int
     messages_max: int
-    """The most messages of a JSON append."""
     read_bytes: int
     streams_max: int
-    """The most streams at a time: with few of them, all clients meet at the same streams."""
     pause_s: float
-    """Mean pause between two calls of a client."""
     insists_p: float
     """How often writers and closers repeat a call without an answer."""
 
 
 def draw(rng: random.Random) -> StreamOptions:
-    """Draw a seed's options from `rng`, in a fixed order."""
     return StreamOptions(
         producers=rng.choice((1, 2, 3)),
         writers=rng.choice((0, 1, 2)),
@@ -93,7 +84,6 @@ class StreamLoad:
         self._numbers = 0
 
     def start(self) -> None:
-        """Begin at once, without waiting for the topic."""
         options = self.options
         lives = [
             ("dm", self._make),
@@ -107,7 +97,6 @@ class StreamLoad:
             client.start()
 
     def settle(self) -> None:
-        """Check at the end that every stream has all its messages, and no others."""
         TopicClient(self.load, "ds", self._finish).start()
 
     # Calls
@@ -120,12 +109,10 @@ class StreamLoad:
         query: Mapping[str, str] | None = None,
         body: bytes = b"",
     ) -> Request:
-        """Build a call for this incarnation of the stream only."""
         bound = {**(headers or {}), INCARNATION_HEADER: stream.incarnation}
         return Request(method, stream.name, bound, query or {}, body)
 
     async def _call(self, client: TopicClient, asked: Request) -> web.Response | None:
-        """Return the answer, or None."""
         at = client.rng.choice([b for b in self.load.brokers.values() if not b.held_down])
         assert client.process is not None
         wait_s = POLL_MS / 1000 if "live" in asked.query else 0.0
@@ -302,7 +289,6 @@ class StreamLoad:
             await client.pause(RETRY_S)
 
     def _is_over(self, stream: StreamHistory, answer: web.Response) -> bool:
-        """Whether the answer says that nothing can be appended any more."""
         if _closed(answer):
             stream.ends(_end(answer), closed=True)
             self._probe("refused_closed")
@@ -420,7 +406,6 @@ class StreamLoad:
         self.settled = True
 
     async def _check(self, client: TopicClient, stream: StreamHistory) -> None:
-        """Read all of it, and messages that come late."""
         loop = self.load.cluster.loop
         until_s, offset, closed, at_end = loop.time() + _READ_WITHIN_S, 0, False, 0
         while at_end < 2:
@@ -470,7 +455,6 @@ def _closed(answer: web.Response) -> bool:
 
 
 def _is_gone(answer: web.Response) -> bool:
-    """Whether the answer says that this incarnation of the stream is gone."""
     return answer.status in (404, 410) or _REPLACED in _text(answer)
 
 

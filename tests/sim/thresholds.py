@@ -1,10 +1,8 @@
 """The numbers in production code that decide when something happens, drawn tiny for a seed.
 
-A page of 1,000 entries, a turn of 64 KiB, 64 marks: a simulated cluster never gets there by itself,
-so the code beyond would never run. In three of ten seeds all stay as they are. In the others each
-is drawn independently, in some of them all at their extremes. The draws have a separate stream.
-Every such number of the simulated modules is here or, with the reason, in `thresholds_kept.py`;
-`tests/unit/sim/test_thresholds.py` checks that.
+A simulated cluster never gets to 1,000 entries by itself, so the code beyond would never run. In
+three of ten seeds all stay as they are. `tests/unit/sim/test_thresholds.py` checks that every such
+number is here or, with the reason, in `thresholds_kept.py`.
 """
 
 from __future__ import annotations
@@ -226,7 +224,6 @@ TOGETHER: Mapping[str, Mapping[str, Any]] = {
         "_LOW": lambda shift: (1 << shift) - 1,
     },
 }
-"""Values that depend on another."""
 IMPORTED_TO: Mapping[str, tuple[str, ...]] = {
     "octavo.broker.subscriptions.key_shared:LOOK_MESSAGES": (
         "octavo.broker.subscriptions.key_lookahead",
@@ -286,6 +283,5 @@ def _draw(rng: Random) -> dict[str, Any]:
 
 
 def _spaces(module: str, name: str) -> list[dict[str, Any]]:
-    """Yield every namespace with the name: its module, and its importers."""
     modules = (module, *IMPORTED_TO.get(f"{module}:{name}", ()))
     return [vars(importlib.import_module(one)) for one in modules]

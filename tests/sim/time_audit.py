@@ -1,9 +1,7 @@
-"""The referee of times: what retention trims by time, and where a time is said to begin.
+"""The referee of times: what retention trims by time, and where a time is said to begin (P60, P61).
 
-P60: no message is trimmed by time while it is younger than the retention, by the one true time that
-only the simulator knows. Its age comes from its timestamp, but it is never younger than its
-sending, whatever single clocks say. P61: a lookup returns the first offset whose message has the
-timestamp or a newer one, judged by all messages known to be in the log.
+It judges by the one true time that only the simulator knows; a message is never younger than its
+sending.
 """
 
 from __future__ import annotations
@@ -53,7 +51,6 @@ class TimeAudit:
         return self._now_ms() - stamp_ms + self._slack_ms()
 
     def clock_written(self, change: Change) -> None:
-        """Note that a process wrote the time into the metadata."""
         assert change.value is not None
         known_ms = decode_record(ClockRecord, change.path, change.value).time_ms
         if known_ms <= self._now_ms() + self._slack_ms():

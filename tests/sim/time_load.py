@@ -17,7 +17,6 @@ _ASKED_IN_THE_END = 6
 
 
 def telling_time(load: TopicLoad, rng: random.Random, name: PartitionName) -> int:
-    """Choose a time to ask for: close to some message's, or any."""
     log = load.audit.logs[name]
     stamp_ms = log.time_at(rng.choice(list(log.at))) if log.at else None
     if stamp_ms is None or rng.random() < 0.1:
@@ -33,7 +32,6 @@ class TimeLoad:
         self._rng = load.cluster.loop.stream("time load")
 
     def clients(self) -> list[TopicClient]:
-        """Return the clients that ask."""
         return [
             TopicClient(self._load, f"t{number}", self._look_up)
             for number in range(1, self._options.lookups + 1)
@@ -50,7 +48,6 @@ class TimeLoad:
             await client.pause(load.options.pause_s)
 
     async def ask_in_the_end(self, client: TopicClient, name: PartitionName) -> None:
-        """Ask after the whole log has been read, when every answer is known."""
         if self._options.lookups:
             for _ in range(_ASKED_IN_THE_END):
                 time_ms = telling_time(self._load, client.rng, name)
@@ -62,7 +59,6 @@ class TimeLoad:
                         await client.pause(RETRY_S)
 
     async def ask_spark(self, cluster: SparkCluster, name: PartitionName) -> None:
-        """Ask as a query that begins at a time does."""
         log = self._load.audit.logs[name]
         view = await cluster.view(str(name.topic_name), name.partition)
         for _ in range(_ASKED_IN_THE_END if self._options.lookups else 0):

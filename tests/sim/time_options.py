@@ -40,7 +40,6 @@ class TimeOptions:
 
 
 def draw(rng: random.Random) -> TimeOptions:
-    """Draw a seed's options."""
     return TimeOptions(
         stamps=rng.choices(("clock", "near", "wild"), (3, 1, 2))[0],
         retention_ms=rng.choice((None, 400, 2_000)),

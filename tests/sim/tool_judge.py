@@ -1,8 +1,8 @@
-"""The end of a seed for Spark's side, after the faults. For `topic_settle.py`.
+"""The end of a seed for Spark's side, after the faults.
 
-The brokers alone finish every decided commit. Orphans are collected, and nothing else is. A last
-run moves every closed ledger out of the bookies, and the whole log is read again from there.
-Objects that no record names are gone. A deleted topic takes all its ledgers with it.
+The brokers alone finish every decided commit. Only orphans are collected. A last run moves every
+closed ledger out of the bookies, and the whole log is read again. A deleted topic takes all its
+ledgers with it.
 """
 
 from __future__ import annotations
@@ -77,13 +77,11 @@ class ToolJudge:
         await self._until_done(lambda: self.sink.collect(_LONG_AGO_MS))
 
     async def offload_all(self, client: TopicClient) -> None:
-        """Move every closed ledger out of the bookies."""
         if self.options.offloaders:
             await self._until_done(lambda: self.offload.run(EVERYTHING))
             await self._until_done(lambda: self._read_all(client))
 
     async def check(self, client: TopicClient, at_any: AtAny) -> None:
-        """Check the end."""
         await self._until_done(lambda: self.sink.collect(_LONG_AGO_MS))
         began_s = self.cluster.loop.time()
         while self._left() and self.cluster.loop.time() - began_s < _FINISHED_S_MAX:
@@ -148,7 +146,6 @@ class ToolJudge:
                 await self.times.ask_spark(cluster, name)
 
     def _left(self) -> list[int]:
-        """Return existing private ledgers that no partition names."""
         named = {
             link.ledger_id for owned in self.chains.owned.values() for link in owned.record.ledgers
         }

@@ -19,7 +19,6 @@ class ToolOptions:
     queries: int = 0
     """Streaming queries that write to the topic."""
     tasks: int = 1
-    """The most tasks of a batch."""
     abort_p: float = 0.0
     """How often a batch is given up before its commit."""
     twin_p: float = 0.0
@@ -47,12 +46,10 @@ class ToolOptions:
 
     @property
     def are_there(self) -> bool:
-        """Whether the seed has any."""
         return bool(self.queries or self.offloaders)
 
 
 def draw(rng: random.Random) -> ToolOptions:
-    """Draw a seed's options from `rng`, in a fixed order."""
     sink, offload = rng.random() < _SINK_SHARE, rng.random() < _OFFLOAD_SHARE
     return ToolOptions(
         queries=rng.choices((1, 2), (3, 1))[0] * sink,

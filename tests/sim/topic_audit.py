@@ -1,9 +1,9 @@
 """The referee of the topics: every message that was sent, and every place where it was seen.
 
-It sees each call as it begins and each answer when it arrives, and compares it at once with
-everything known so far: one content at one offset, one offset for one message, no message that was
-never sent, in order of real time and of each producer, acks that hold. A call with an unknown
-outcome may have happened or not. At the end the whole log is read, and nothing may be missing (S9).
+It compares each answer with everything known so far: one content at one offset, one offset for one
+message, no message that was never sent, the order of real time and of each producer, acks that
+hold. A call with an unknown outcome may have happened. At the end the whole log is read, and
+nothing may be missing (S9).
 """
 
 from __future__ import annotations
@@ -51,8 +51,6 @@ class Message:
 
 
 class Asked(NamedTuple):
-    """The state of a subscription when a consumer asked for messages."""
-
     moves: int
     acked: dict[int, int]
     """Offset with an answered ack → the epoch of the owner that answered."""
@@ -62,11 +60,8 @@ class Asked(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class CursorHistory:
-    """The history of a subscription in one partition."""
-
     name: str
     attempted: set[int] = field(default_factory=set)
-    """Offsets with an attempted ack."""
     confirmed: dict[int, int] = field(default_factory=dict)
     """Offset with an answered ack → the epoch of the owner that answered."""
     delivered: set[int] = field(default_factory=set)
@@ -95,7 +90,6 @@ class CursorHistory:
     releases: bool = False
     """Its consumers give back messages unread: these come again as for the first time."""
     gives_up: bool = False
-    """It has a dead-letter topic."""
     owed: set[int] = field(default_factory=set)
     """Offsets that count as acked without an attempt: they must be in the dead-letter topic."""
 
@@ -106,8 +100,6 @@ class CursorHistory:
 
 
 class LogHistory:
-    """The history of a partition."""
-
     def __init__(
         self, name: PartitionName, subscriptions: Iterable[str], trace: Trace, fail: Fail
     ) -> None:
@@ -115,7 +107,6 @@ class LogHistory:
         self.sent: dict[str, Message] = {}
         self.at: dict[int, Message] = {}
         self.acked_end = 0
-        """One past the highest acked offset."""
         self.seen_end = 0
         self.trimmed = 0
         self.cursors = {sub: CursorHistory(sub) for sub in subscriptions}
@@ -128,7 +119,6 @@ class LogHistory:
         """The order that a message belongs to: one for all, its key's, or None."""
         self.odd = OddValues(fail)
         self.appends: AppendAudit | None = None
-        """Checks append times."""
         self.appended: dict[int, int] = {}
         """Offset → its shown append time, or −1 for none."""
         self.unordered: set[str] = set()
@@ -141,7 +131,6 @@ class LogHistory:
     # -- publishing
 
     def sends(self, values: Sequence[str], producer: str, epoch: int, sequence: int) -> None:
-        """Note messages that are sent for the first time."""
         for number, value in enumerate(values):
             assert value not in self.sent
             place = (epoch, sequence + number)
@@ -168,7 +157,6 @@ class LogHistory:
                 self.acked_end = max(self.acked_end, first_offset + number + 1)
 
     def stamped(self, values: Sequence[str], stamps_ms: Sequence[int], now_ms: int) -> None:
-        """Note the timestamps of sent messages."""
         for value, stamp_ms in zip(values, stamps_ms, strict=True):
             message = self.sent[value]
             if not message.sent_ms:
@@ -201,7 +189,6 @@ class LogHistory:
     # -- reading
 
     def batch(self, batch: StoredBatch, who: str) -> list[tuple[int, str]]:
-        """Check a whole batch that a reader got."""
         found = []
         header = batch.header
         appended_ms = header.max_timestamp if header.partition_leader_epoch > 0 else None
@@ -231,7 +218,6 @@ class LogHistory:
         return None if message is None else message.stamp_ms
 
     def viewed(self, offset: int, time_ms: int, who: str) -> None:
-        """Check a message of a compacted view, with its time."""
         known = self.appended.get(offset, -1)
         if known >= 0 and known != time_ms:
             self._fail(
@@ -239,16 +225,12 @@ class LogHistory:
             )
 
     def polls(self, who: str, offset: int) -> Operation:
-        """Begin a read from `offset`. Pass the result to `polled`."""
         return self.history.invoke(who, Call.POLL, str(self.name), offset)
 
     def polled(self, poll: Operation, found: Iterable[tuple[int, str]]) -> None:
-        """Check the messages of a read, and the earlier messages of its first batch."""
         self.history.ok(poll, [(offset, value) for offset, value in found if offset >= poll.value])
 
     def second_opinion(self) -> None:
-        """Return the findings of the checkers of histories, which know nothing of this
-        simulator."""
         if not self.trimmed:
             self.history.add_done("judge", Call.DRAIN, str(self.name))
         plain = [m.send for m in self.sent.values() if m.send is not None and m.place[0] == -1]
@@ -285,7 +267,6 @@ class LogHistory:
     # -- the end
 
     def check_whole(self, first: int, end: int) -> None:
-        """Check the whole log, read from `first` to `end`."""
         for offset in range(first, end):
             if offset not in self.at:
                 self._fail(f"S9 {self.name}: nothing at offset {offset} of {first} … {end}")
@@ -324,7 +305,6 @@ class LogHistory:
     # -- cursors
 
     def ack_begins(self, sub: str, offsets: Iterable[int]) -> int:
-        """Begin an ack. Pass the result to `ack_ends`."""
         cursor = self.cursors[sub]
         tried = list(offsets)
         cursor.attempted.update(tried)
@@ -333,7 +313,6 @@ class LogHistory:
         return cursor.moves
 
     def ack_ends(self, sub: str, offsets: Iterable[int], epoch: int, moves: int) -> None:
-        """Note durable acks, answered by the owner of that epoch."""
         cursor = self.cursors[sub]
         done = list(offsets)
         cursor.unsure.subtract(done)
@@ -421,8 +400,6 @@ class LogHistory:
     def letters(
         self, sub: str, found: dict[int, list[tuple[str, int]]], max_deliveries: int
     ) -> None:
-        """Check all copies in the subscription's dead-letter topic: by offset, values and
-        counts."""
         cursor = self.cursors[sub]
         for offset, copies in sorted(found.items()):
             self._trace.probe("letters.sent")
@@ -446,7 +423,6 @@ class LogHistory:
         cursor.delivered |= found.keys()
 
     def mark_seen(self, sub: str, epoch: int, mark: int) -> None:
-        """Check the answer of that epoch's owner that all before `mark` is acked."""
         cursor = self.cursors[sub]
         self._check_attempted(cursor, mark, "its cursor stands there")
         if (epoch, mark) < cursor.mark and epoch >= cursor.mark[0] and not cursor.moves:
@@ -456,7 +432,6 @@ class LogHistory:
         cursor.mark = max(cursor.mark, (epoch, mark))
 
     def trim(self, first: int) -> None:
-        """Note that all before `first` is trimmed: every subscription must have had its chance."""
         for cursor in self.cursors.values():
             self._check_attempted(cursor, first, "it was trimmed")
         self.trimmed = max(self.trimmed, first)
@@ -477,7 +452,6 @@ class LogHistory:
                 return
 
     def check_cursors(self, end: int) -> None:
-        """Check that every subscription was drained up to `end`."""
         for cursor in self.cursors.values():
             for offset in range(cursor.skipped, end):
                 message = self.at.get(offset)
@@ -517,13 +491,11 @@ class TopicAudit:
         self._trace = trace
 
     def add(self, name: PartitionName, subscriptions: Iterable[str], *, repeats: bool) -> None:
-        """Begin a partition's history."""
         self.logs[name] = LogHistory(name, subscriptions, self._trace, self.fail)
         self.logs[name].repeats_allowed = repeats
 
 
 def _gap(before: tuple[int, int], after: tuple[int, int]) -> bool:
-    """Whether a sequence is missing between two messages of a producer."""
     if before[0] == after[0]:
         return after[1] != before[1] + 1
     return after[1] != 0

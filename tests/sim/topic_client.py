@@ -38,7 +38,6 @@ class TopicClient:
         self.rng = load.cluster.loop.stream(f"topic client {name}")
         self.process: Process | None = None
         self.run = 0
-        """How often it was started."""
         self.is_done = False
         self._life = life
         self._owners: dict[PartitionName, str] = {}
@@ -48,7 +47,6 @@ class TopicClient:
         return self.process is not None and self.process.alive
 
     def start(self) -> None:
-        """Begin, or begin again after a crash."""
         self.run += 1
         self.is_done = False
         self.process = self.load.cluster.new_process(self.name)
@@ -72,7 +70,6 @@ class TopicClient:
         work: Callable[[Partition], Coroutine[Any, Any, Any]],
         wait_s: float = 0.0,
     ) -> Any:
-        """Run `work`, which may take `wait_s`, at a partition's owner. Raises `EXPECTED`."""
         return await self._call(
             name, lambda broker: broker.at_owner(name, work, wait_s=wait_s), wait_s
         )
@@ -80,7 +77,6 @@ class TopicClient:
     async def publish(
         self, name: PartitionName, batch: bytes, *, expected: int | None = None
     ) -> Published:
-        """Publish a batch. Raises `EXPECTED`."""
         found = await self._call(name, lambda one: one.publish(name, batch, expected=expected))
         published: Published = found.published
         return published
@@ -88,21 +84,18 @@ class TopicClient:
     async def read(
         self, name: PartitionName, offset: int, bytes_max: int, count_max: int, wait_s: float
     ) -> list[StoredBatch]:
-        """Read some batches; wait for one. Raises `EXPECTED`."""
         found: list[StoredBatch] = await self._call(
             name, lambda one: one.read(name, offset, bytes_max, count_max, wait_s), wait_s
         )
         return found
 
     async def receive(self, operation: Receive) -> Leases:
-        """Lease some messages. Raises `EXPECTED`."""
         found: Leases = await self._call(
             operation.name, lambda one: one.receive(operation), operation.wait_ms / 1000
         )
         return found
 
     async def settle(self, operation: Settle) -> Settled:
-        """Ack messages, or give them back. Raises `EXPECTED`."""
         found: Settled = await self._call(operation.name, lambda one: one.settle(operation))
         return found
 
@@ -132,7 +125,6 @@ class TopicClient:
         return found
 
     async def body(self, name: PartitionName, offset: int, wait_s: float) -> bytes:
-        """Have any broker read the body of a message. Raises `EXPECTED`."""
         found: bytes = await self._call(name, lambda one: one.body(name, offset), wait_s)
         return found
 
@@ -142,7 +134,6 @@ class TopicClient:
         call: Callable[[SimBroker], Coroutine[Any, Any, Any]],
         wait_s: float = 0.0,
     ) -> Any:
-        """Call the broker that answered last, or any."""
         load = self.load
         known = [one for one, broker in load.brokers.items() if not broker.held_down]
         if not known:
@@ -167,7 +158,6 @@ class TopicClient:
             raise TimeoutError from error
 
     async def with_broker(self, work: Any) -> Any:
-        """Run `work` at any broker. Raises `EXPECTED`."""
         load = self.load
         at = self.rng.choice([one for one in load.brokers.values() if not one.held_down])
         assert self.process is not None

@@ -16,8 +16,6 @@ _SESSION_S = SESSION_TIMEOUT_MS / 1000
 
 
 class TopicNemesis:
-    """Kinds of faults, each at random times."""
-
     def __init__(
         self,
         cluster: Cluster,
@@ -74,13 +72,11 @@ class TopicNemesis:
         self.cluster.loop.world_later(s, call, *args)
 
     def _broker(self) -> SimBroker:
-        """Choose a broker, mostly an owner."""
         found = list(self.brokers.values())
         busy = [b for b in found if b.broker is not None and b.broker.ownership.open_partitions()]
         return self.rng.choice(busy if busy and self.rng.random() < 0.7 else found)
 
     def _some_s(self) -> float:
-        """Draw a duration: short, or long enough for a session to end."""
         return self.rng.choice((0.05, 0.4, 1.2, 1.6)) * _SESSION_S * self.rng.uniform(0.7, 1.3)
 
     def _kill(self) -> str:

@@ -1,9 +1,7 @@
 """The clients of the topics: they publish with and without sequences, read, consume and seek.
 
-Each client is a process that knows the brokers by name and asks any of them. Every answer goes to
-the referee (`topic_audit.py`) at once. A lost call is repeated as by a careful client: a batch
-under the same sequence until there is an answer, a receive under the same request, an ack
-unchanged. A plain publish is never repeated, because a repeat is a second message.
+They ask any broker. A lost call is repeated as by a careful client; a plain publish never, because
+a repeat is a second message.
 """
 
 from __future__ import annotations
@@ -60,8 +58,6 @@ _SPOILED = 0.5
 
 
 class TopicLoad:
-    """All clients of the topics."""
-
     def __init__(
         self,
         cluster: Cluster,
@@ -115,23 +111,19 @@ class TopicLoad:
 
     @property
     def is_done(self) -> bool:
-        """Whether every living client has ended."""
         return all(client.is_done or not client.is_alive for client in self.clients)
 
     @property
     def is_full(self) -> bool:
-        """Whether no new message may be sent."""
         return self.over or self._numbers >= self.options.messages_max
 
     def take_numbers(self, count: int) -> int:
-        """Reserve `count` message numbers; return the first."""
         self._numbers += count
         return self._numbers - count
 
     # ------------------------------------------------------------------ publishing
 
     def values(self, client: TopicClient) -> list[str]:
-        """Make values of some new messages."""
         count = client.rng.randint(1, self.options.batch_max)
         first = self.take_numbers(count)
         return [f"{client.name}.{client.run}-{first + n}" for n in range(count)]
@@ -254,7 +246,6 @@ class TopicLoad:
     # ------------------------------------------------------------------ reading
 
     async def _read(self, client: TopicClient) -> None:
-        """Follow the end, and sometimes begin elsewhere."""
         name, offset = client.rng.choice(self.partitions), 0
         while not self.over:
             log = self.audit.logs[name]
@@ -343,7 +334,6 @@ class TopicLoad:
         messages_max: int = 0,
         consumer: str = "",
     ) -> list[Delivery]:
-        """Return the messages that a consumer gets, or none when there is no answer."""
         log = self.audit.logs[name]
         messages_max = messages_max or client.rng.choice((1, 3, 50))
         self._requests += 1
@@ -380,7 +370,6 @@ class TopicLoad:
     def _watch(
         self, partition: Partition, operation: PartitionOperation, answer: AnyAnswer
     ) -> None:
-        """Run at the owner, in the step in which the operation was done."""
         if not isinstance(operation, Receive | Settle) or partition.name not in self.audit.logs:
             return
         sub = operation.subscription

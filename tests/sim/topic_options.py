@@ -28,20 +28,14 @@ class TopicOptions:
     settings: TopicSettings
     subscriptions: Mapping[str, SubscriptionSettings]
     config: Mapping[str, Any]
-    """Settings of the brokers."""
     producers: int
-    """Idempotent producers."""
     publishers: int
-    """Plain producers."""
     consumers: int
-    """Consumers of each subscription."""
     readers: int
     pipeline: int
     batch_max: int
     pause_s: float
-    """Mean pause between two calls of a client."""
     messages_max: int
-    """The most messages of a seed: each is looked at again at the end."""
     seeks: bool
     calls: Mapping[str, float]
     """Fault rates of calls: request, reply, duplicate."""
@@ -49,12 +43,10 @@ class TopicOptions:
 
     @property
     def definite(self) -> bool:
-        """Whether "not stored" is final: no request comes twice."""
         return not self.calls.get("duplicate_p")
 
 
 def draw(rng: random.Random, quorums: tuple[tuple[int, int, int], ...]) -> TopicOptions:
-    """Draw a seed's options from `rng`, in a fixed order."""
     return TopicOptions(
         brokers=rng.choices((1, 2, 3), (1, 5, 3))[0],
         settings=_settings(rng, quorums),
@@ -75,7 +67,6 @@ def draw(rng: random.Random, quorums: tuple[tuple[int, int, int], ...]) -> Topic
 
 
 def draw_clocks(rng: random.Random) -> dict[str, int]:
-    """Draw how quickly brokers distrust and believe a clock: a world in seconds."""
     return {
         "clock_beat_ms": rng.choice((40, 150)),
         "clock_tolerance_ms": rng.choice((20, 60)),

@@ -1,9 +1,8 @@
 """After the faults: every partition is served again, read as a whole, drained, and compared.
 
-The judge is an ordinary client. It reads every log from its first offset to its end, drains every
-subscription, and repeats the last batches of each numbered producer (nothing may be stored twice).
-It compares the state ledger with the owner's memory. Then all brokers are killed, and everything
-must be as it was.
+The judge repeats the last batches of each numbered producer (nothing may be stored twice), and
+compares the state ledger with the owner's memory. Then all brokers are killed, and everything must
+be as it was.
 """
 
 from __future__ import annotations
@@ -67,24 +66,16 @@ class TopicJudge:
         self.tools: ToolJudge | None = None
         """Set when the seed has Spark's side."""
         self.client: ClientLoad | None = None
-        """Set in seeds with the production client."""
         self.compaction: CompactionLoad | None = None
-        """Set in seeds with compacted views."""
         self.published: PublishedLoad | None = None
-        """Set in seeds with published batches."""
         self.exclusive: ExclusiveLoad | None = None
-        """Set in seeds with exclusive producers."""
         self.fleet_is_well: Callable[[], Awaitable[None]]
-        """Judges the brokers."""
         self.letters: LetterJudge
-        """Judges dead letters."""
         self.left_over: Callable[[], list[str]]
-        """Returns the orphan ledgers."""
         self.settled = False
         self._ready: Callable[[], None] = lambda: None
 
     def prepare(self, ready: Callable[[], None]) -> None:
-        """Make topic and subscriptions; then call `ready`."""
         self._ready = ready
         TopicClient(self.load, "maker", self._make).start()
 
@@ -180,7 +171,6 @@ class TopicJudge:
         self.settled = True
 
     async def _sweep(self, client: TopicClient) -> None:
-        """Check that orphan ledgers are found and removed."""
         for _ in range(_SWEEPS_MAX):
             # A half-made fork must go first: the ledgers that it names are no orphans before.
             await self._at_any(client, lambda broker: broker._deletions.sweep(lambda _: True))
@@ -226,7 +216,6 @@ class TopicJudge:
             log.acked(values, published.first_offset, duplicate=published.duplicate)
 
     async def _drain(self, client: TopicClient, name: PartitionName, sub: str) -> None:
-        """Receive and ack until nothing is left."""
         log = self.audit.logs[name]
 
         async def look(partition: Partition) -> tuple[int, int, int]:

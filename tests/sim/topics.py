@@ -76,7 +76,6 @@ _PATIENCE_S = 20.0
 
 
 def with_workload(options: SimOptions, profile: str | None, drawn: float) -> SimOptions:
-    """Choose the workloads of a seed: ledgers, topics, or both."""
     if profile is None and not options.beyond and drawn < _TOPICS_SHARE + _BOTH_SHARE:
         profile = "topic" if drawn < _TOPICS_SHARE else "both"
     if profile not in ("topic", "both", *_ALONE):
@@ -92,7 +91,6 @@ def with_workload(options: SimOptions, profile: str | None, drawn: float) -> Sim
 
 
 def has_topics(options: SimOptions) -> bool:
-    """Whether the seed has topics."""
     return options.profile in ("topic", "both", *_ALONE)
 
 
@@ -298,7 +296,6 @@ class Topics:
             log.appends = audit
 
     def _tools(self, options: ToolOptions, published: PublishedOptions) -> Tools | None:
-        """Make Spark's side, in a share of the seeds."""
         if not options.are_there and not published.queries:
             return None
         self.cluster.events.add("tool options", options)
@@ -343,7 +340,6 @@ class Topics:
         return LeaveLoad(self.load, options, self._kept_whole())
 
     def _kept_whole(self) -> TopicSettings:
-        """Return settings of a topic with one partition that keeps every message."""
         return replace(self.options.settings, partitions=1, retention_ms=None, retention_bytes=None)
 
     def _compact(self, compaction: CompactionLoad, own: OwnCompaction | None) -> None:
@@ -358,7 +354,6 @@ class Topics:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Within the block, Spark's side runs in this seed, and maintenance is watched."""
         with (
             self.fleet.installed(),
             self.policies.installed(),
@@ -452,7 +447,6 @@ class Topics:
 
     @property
     def settled(self) -> bool:
-        """Whether all has been looked at, or cannot be: more bookies refused than may."""
         beside = [self.again, self.forks, self.streams, self.large, self.leavers]
         if self.judge.settled and all(one is None or one.settled for one in beside):
             return True
@@ -478,7 +472,6 @@ class Topics:
         return self.cluster.options.beyond or self._hopeless()
 
     def _hopeless(self) -> bool:
-        """Whether a ledger that a take-over has to close cannot be closed."""
         for known in self.chains.owned.values():
             wanted = [link.ledger_id for link in known.record.ledgers[-1:] if not link.shared]
             if known.record.state_ledger is not None:
@@ -490,7 +483,6 @@ class Topics:
         return False
 
     def stop(self) -> None:
-        """Stop the brokers; recoveries close their ledgers."""
         if self.judge.exclusive is not None:
             self.judge.exclusive.over = lambda: True
         for broker in self.brokers.values():

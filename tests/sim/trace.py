@@ -31,19 +31,15 @@ class Trace:
         self.lines: list[str] = []
 
     def deliver(self, data: bytes | bytearray | memoryview) -> None:
-        """Note delivered bytes, or another fact that two runs must share."""
         self._delivered = crc32(data, self._delivered)
 
     def fact(self, *values: int | str | float) -> None:
-        """Note a fact that is neither a step nor bytes."""
         self._delivered = crc32(repr(values).encode(), self._delivered)
 
     def fault(self, kind: str, n: int = 1) -> None:
-        """Count an injected fault."""
         self.faults[kind] += n
 
     def probe(self, name: str, n: int = 1) -> None:
-        """Count a reached situation."""
         self.probes[name] += n
 
     def say(self, time_s: float, who: str, what: Any) -> None:
@@ -51,7 +47,6 @@ class Trace:
         self.lines.append(f"{time_s:12.6f} {who:<10} {what}")
 
     def hash(self) -> str:
-        """Return 16 hex digits that stand for everything above."""
         digest = hashlib.blake2b(self.steps, digest_size=8)
         digest.update(self.jumps.tobytes())
         digest.update(struct.pack("<I", self._delivered))
@@ -59,8 +54,6 @@ class Trace:
 
 
 class Probes:
-    """A view of a trace for parts that only count."""
-
     def __init__(self, trace: Trace) -> None:
         self.fault = trace.fault
         self.probe = trace.probe

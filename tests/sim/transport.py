@@ -27,8 +27,6 @@ READ_BYTES_MAX = 256 * 1024
 
 
 class Pipe:
-    """One direction of a connection."""
-
     def __init__(self, network: SimNetwork, link: Link, window_bytes: int) -> None:
         self.network = network
         self.link = link
@@ -47,10 +45,8 @@ class Pipe:
         self._timer: SimHandle | None = None
         self._arrival = (self._arrive,)
         self._last: bytes | None = None
-        """The mark that ends it."""
 
     def send(self, data: bytes) -> None:
-        """Take bytes from the source."""
         if self._last is not None:
             return
         room = self._window_bytes - self.unread_bytes
@@ -85,19 +81,16 @@ class Pipe:
         self._last = None
 
     def clear_unsent(self) -> None:
-        """Drop the unsent bytes."""
         self.unsent.clear()
         self.unsent_bytes = 0
 
     def look(self) -> None:
-        """Deliver what has become deliverable."""
         if self._timer is None and self.unread:
             when = max(self.unread[0][0], self.network.loop.now)
             target = self.target
             self._timer = self.network.loop.put(when, target.context, target.process, self._arrival)
 
     def look_later(self, delay_s: float) -> None:
-        """Deliver held-back bytes after a while."""
         if self._timer is None and self.unread:
             loop = self.network.loop
             when = max(self.unread[0][0], loop.now + delay_s)
@@ -192,8 +185,6 @@ class Pipe:
 
 
 class SimTransport(asyncio.Transport):
-    """One end of a connection."""
-
     def __init__(
         self,
         network: SimNetwork,
@@ -222,11 +213,9 @@ class SimTransport(asyncio.Transport):
 
     @property
     def peer(self) -> SimTransport:
-        """The other end."""
         return self.outgoing.target
 
     def begin(self, protocol: asyncio.BaseProtocol, waiter: asyncio.Future[None] | None) -> None:
-        """Tell the protocol of the connection, then read."""
         self._protocol = protocol
         self._call(protocol.connection_made, self)
         if not self._closing:
@@ -268,12 +257,10 @@ class SimTransport(asyncio.Transport):
         return len(data)
 
     def ended(self) -> None:
-        """Handle the peer's end."""
         if not self._call(self._protocol.eof_received):  # type: ignore[union-attr]
             self.close()
 
     def lose(self, error: Exception | None) -> None:
-        """Handle a lost connection."""
         if self._lost:
             return
         self._lost = self._closing = True
@@ -281,7 +268,6 @@ class SimTransport(asyncio.Transport):
         self._loop.call_soon(self._tell_lost, error, context=self.context)
 
     def sent(self) -> None:
-        """Note that some of the written bytes are in flight."""
         if self._lost:
             return
         pipe = self.outgoing

@@ -40,7 +40,6 @@ class TypeAudit:
         self._fail = fail
 
     def look(self, log: LogHistory, sub: str, subscription: Subscription) -> None:
-        """Check at the owner, between two of its steps."""
         settings = self.settings[sub]
         if settings.type in IN_ORDER:
             self._watch(log, sub, subscription._dispatcher)
@@ -52,7 +51,6 @@ class TypeAudit:
             self._look_at_keys(log, sub, subscription)
 
     def _watch(self, log: LogHistory, sub: str, dispatcher: Dispatcher) -> None:
-        """Check each hand-out from now on: later, other messages may have been given back."""
         if "dispatch" in vars(dispatcher):
             return
         dispatch = dispatcher.dispatch
@@ -115,12 +113,10 @@ class TypeAudit:
         return self.key_of(value) if self.settings[sub].type == "key_shared" else b""
 
     def given(self, log: LogHistory, sub: str, offset: int, value: str) -> None:
-        """Check a message that a consumer got."""
         if not self.passes(sub, value):
             self._fail(f"S13 {log.name} {sub}: offset {offset}, {value!r}, is not its own")
 
     def held_up(self, log: LogHistory, sub: str, held: int, left: Mapping[int, str]) -> None:
-        """Check what was left when one consumer held offset `held` and another asked."""
         mine = self.key_of(log.at[held].value)
         for offset, value in left.items():
             if self.waits(value):

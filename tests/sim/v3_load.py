@@ -33,8 +33,6 @@ _FORCE_P, _READ_P = 0.4, 0.5
 
 
 class V3Connection(asyncio.Protocol):
-    """A connection, and the callers that wait for its answers."""
-
     def __init__(self) -> None:
         self._data = bytearray()
         self._waiting: dict[int, asyncio.Future[ResponseMessage | None]] = {}
@@ -88,8 +86,6 @@ class V3Connection(asyncio.Protocol):
 
 
 class V3Writer:
-    """A ledger of a client."""
-
     def __init__(self, load: LedgerLoad, client: SimClient, metadata: LedgerMetadata) -> None:
         self._load = load
         self._client = client
@@ -108,7 +104,6 @@ class V3Writer:
         self._lac = -1
 
     async def write(self, count: int) -> None:
-        """Add `count` entries, unless too many bookies fail."""
         rng = self._client.rng
         try:
             for bookie in self._bookies:
@@ -209,7 +204,6 @@ def _force_frame(ledger_id: int, txn: int) -> bytes:
 
 
 async def write_v3(load: LedgerLoad, client: SimClient) -> None:
-    """Live as a client that writes this way."""
     for _ in range(load.options.ledgers):
         made = await load.create(client, deferred=True)
         if made is not None:

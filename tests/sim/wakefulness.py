@@ -37,7 +37,6 @@ class Wakefulness:
         self._suspects: dict[int, str] = {}
 
     def look(self) -> None:
-        """Look, if it is time for that."""
         now_s = self._cluster.loop.now
         if now_s < self._next_s:
             return
@@ -69,7 +68,6 @@ class Wakefulness:
                 self._cluster.audit.fail(f"Q2 {process.name} {name}: {why}")
 
     def _is_there(self, process: Process, one: object) -> bool:
-        """Whether the process still uses it."""
         return any(
             known is one
             for of, roots in self._places()
