@@ -1,4 +1,4 @@
-"""`AsyncClient`: topics, publishing, reading and subscriptions of an Octavo cluster."""
+"""The asynchronous client of an Octavo cluster."""
 
 from __future__ import annotations
 
@@ -114,26 +114,23 @@ class AsyncClient(OfThisProcess):
                 print(delivery.offset, delivery.json())
 
     Arguments:
-        urls: brokers, `http://host:port`: one, or several as a list or with commas, in case a
-            broker is away. Default: `OCTAVO_URL` of the environment, else http://127.0.0.1:8080,
-            where a call fails soon if nothing listens.
-        ca_file: PEM file of the CAs that the client trusts for `https://`. Default:
-            `OCTAVO_TLS_CA`, else the machine's CAs.
-        certificate, key: PEM files of this client's certificate, for brokers that ask for it.
-            Default: `OCTAVO_TLS_CERTIFICATE`, `OCTAVO_TLS_KEY`.
-        token: names the caller to a secured cluster: a token of `octavo token create`, an API key,
-            or a token of an identity provider. Default: `OCTAVO_TOKEN`, or the file that
-            `OCTAVO_TOKEN_FILE` names.
+        urls: brokers, `http://host:port`: one, or several as a list or with commas. Default:
+            `OCTAVO_URL`, else http://127.0.0.1:8080.
+        ca_file: PEM file of the CAs to trust for `https://`. Default: `OCTAVO_TLS_CA`, else the
+            machine's CAs.
+        certificate, key: PEM files of this client's certificate. Default: `OCTAVO_TLS_CERTIFICATE`,
+            `OCTAVO_TLS_KEY`.
+        token: a token of `octavo token create` or of an identity provider, or an API key. Default:
+            `OCTAVO_TOKEN`, or the file that `OCTAVO_TOKEN_FILE` names.
         attempt_s: seconds for each attempt of a call.
-        retry_s: seconds for which the client repeats a call after a passing failure (no answer,
-            429, 503), with growing pauses; 0: a single attempt.
+        retry_s: seconds for which a call is repeated after a passing failure (no answer, 429, 503);
+            0: a single attempt.
         rng, clock: sources of random numbers and of the time (ms since 1970).
         on_retry: called with the error before a call is repeated.
         wire: the transport of calls, for tests without a network.
 
-    Every call raises `Unreachable` when no broker answered within `retry_s`, `ApiError` (or a
-    subclass, named below) when a broker refused, and `InvalidCall`, before anything is sent, for
-    arguments that make no sense.
+    Every call raises `Unreachable` when no broker answered within `retry_s`, `ApiError` or a
+    subclass when a broker refused, and `InvalidCall`, before anything is sent, for wrong arguments.
     """
 
     def __init__(
@@ -168,14 +165,13 @@ class AsyncClient(OfThisProcess):
         self._looked_at: dict[TopicName, Incarnation] = {}
         """The incarnation of each topic whose offsets this client has seen."""
         self.loops: dict[DeliveryLoop, None] = {}
-        """The open loops over deliveries."""
 
     def __repr__(self) -> str:
-        """Name the brokers, and no credentials."""
+        """Leave out credentials."""
         return f"AsyncClient({', '.join(self.transport.urls)})"
 
     async def __aenter__(self) -> AsyncClient:
-        """Return the client; connections are opened when needed."""
+        """Connections are opened when needed."""
         return self
 
     async def __aexit__(
@@ -219,7 +215,7 @@ class AsyncClient(OfThisProcess):
             loop.fail(why)
 
     async def _close_producers(self, *, flush: bool) -> None:
-        while self._own_producers:  # another task may publish meanwhile
+        while self._own_producers:
             _, producer = self._own_producers.popitem()
             await producer.close(flush=False)
         closing = [one.close_if_forgotten(flush=flush) for one in self._producers]
@@ -230,9 +226,9 @@ class AsyncClient(OfThisProcess):
     # ---- cluster
 
     async def cluster(self) -> Mapping[str, Any]:
-        """Return the cluster at a glance: brokers, bookies, metadata, clock (`GET /v1/cluster`).
+        """Return brokers, bookies, metadata and clock (`GET /v1/cluster`).
 
-        `stale` is null, or names the parts of which this broker may know only an older state.
+        `stale`: null, or the parts of which this broker may know only an older state.
         """
         return await self._get("/v1/cluster")
 
@@ -241,16 +237,16 @@ class AsyncClient(OfThisProcess):
         return list((await self._get("/v1/brokers")).get("brokers", []))
 
     async def drain_broker(self, broker_id: str) -> Mapping[str, Any]:
-        """Make a broker hand all its partitions to other brokers.
+        """Make a broker hand all its partitions to other brokers, until `undrain_broker` or its
+        restart.
 
-        Returns at once; `partitions` is how many are left, and `brokers` shows the progress. The
-        broker is given no partition until `undrain_broker` or its restart. Raises `NotFound`,
-        `ApiError` (409: there is no other broker).
+        Returns at once, with the number of `partitions` left. Raises `NotFound`, `ApiError` (409:
+        there is no other broker).
         """
         return await self._drain("POST", broker_id)
 
     async def undrain_broker(self, broker_id: str) -> Mapping[str, Any]:
-        """Let a drained broker have its share of partitions again. Raises `NotFound`."""
+        """Let a drained broker have partitions again. Raises `NotFound`."""
         return await self._drain("DELETE", broker_id)
 
     async def _drain(self, method: str, broker_id: str) -> Mapping[str, Any]:
@@ -275,9 +271,8 @@ class AsyncClient(OfThisProcess):
 
         Arguments:
             name: 1 to 249 letters, digits, `.`, `_`, `-`.
-            encrypted: whether its topics encrypt the ledgers that they begin from now on; None: no
-                change.
-            settings: policies of its topics that have none of their own, see `NamespaceSettings`.
+            encrypted: whether its topics encrypt new ledgers; None: no change.
+            settings: the policies of topics without their own, see `NamespaceSettings`.
         """
         body: dict[str, Any] = dict(settings)
         if encrypted is not None:
@@ -285,15 +280,15 @@ class AsyncClient(OfThisProcess):
         await self.transport.call("PUT", _namespace_path(name), json_body=body)
 
     async def namespace(self, name: str) -> Mapping[str, Any]:
-        """Return a namespace: how many topics it has, and its `policies`. Raises `NotFound`."""
+        """Return `policies` and the number of topics. Raises `NotFound`."""
         return await self._get(_namespace_path(name))
 
     async def update_namespace(
         self, name: str, *, encrypted: bool | None = None, **settings: Unpack[NamespaceSettings]
     ) -> Mapping[str, Any]:
-        """Change a namespace's policies, see `NamespaceSettings`; those not given stay.
+        """Change a namespace's policies, see `NamespaceSettings`; others stay.
 
-        Returns the namespace. Raises `NotFound`: `create_namespace` creates a namespace.
+        Returns the namespace. Raises `NotFound`.
         """
         await self.namespace(name)
         await self.create_namespace(name, encrypted=encrypted, **settings)
@@ -313,7 +308,7 @@ class AsyncClient(OfThisProcess):
         return bool(found.get("policies", {}).get("encrypted", False))
 
     async def namespaces(self) -> list[str]:
-        """List the names of all namespaces, in order."""
+        """List all namespaces, in order."""
         return _names((await self._get("/v1/namespaces")).get("namespaces", []))
 
     async def create_topic(
@@ -332,15 +327,13 @@ class AsyncClient(OfThisProcess):
         Arguments:
             topic: `name`, in the namespace `public`, or `namespace/name`.
             partitions: their number; it can grow, never shrink.
-            ensemble_size, write_quorum, ack_quorum: over how many bookies a ledger is spread, how
-                many copies an entry has, and how many of them are on disk before a publish is
-                answered. Default: the cluster's (3, 3, 2).
-            force: create it although the cluster has too few bookies; the topic's `stats` then have
-                a `warning`.
+            ensemble_size, write_quorum, ack_quorum: the bookies of a ledger, the copies of an
+                entry, and how many are on disk before a publish is answered. Default: the cluster's
+                (3, 3, 2).
+            force: create it although the cluster has too few bookies.
             settings: policies and `rollover`, see `TopicSettings`.
 
-        Returns the topic as it is. Raises `Conflict` when it exists with other settings, `NotFound`
-        when there is no such namespace.
+        Raises `Conflict` when it exists with other settings, `NotFound` without such a namespace.
         """
         body = {
             "partitions": partitions,
@@ -374,10 +367,7 @@ class AsyncClient(OfThisProcess):
             return self._look_at(_topic(name, answer.json()))
 
     async def topics(self, namespace: str = "public") -> list[str]:
-        """List the names of all topics of a namespace, in order.
-
-        A long list takes several calls. Raises `NotFound` when there is no such namespace.
-        """
+        """List all topics of a namespace, in order. Raises `NotFound`."""
         return (await list_topics(self.transport, namespace)).names
 
     async def update_topic(self, topic: str, **settings: Unpack[TopicChanges]) -> Topic:
@@ -390,9 +380,10 @@ class AsyncClient(OfThisProcess):
         return _topic(name, answer.json() or settings)
 
     async def topic_policies(self, topic: str) -> Mapping[str, Any]:
-        """Return a topic's effective policies by name, each with its `value` and `from`.
+        """Return the effective policies by name: `value`, and `from` (`topic`, `namespace`,
+        `default`).
 
-        `from` says where the value is set: `topic`, `namespace` or `default`. Raises `NotFound`.
+        Raises `NotFound`.
         """
         found: Mapping[str, Any] = (await self.topic(topic)).stats.get("effective", {})
         return found
@@ -402,7 +393,7 @@ class AsyncClient(OfThisProcess):
     ) -> Mapping[str, Any]:
         """Change a topic's own policies: None removes a value, `off` means no bound.
 
-        Returns the effective policies, as `topic_policies`. Raises `NotFound`, `ApiError` (422).
+        Returns the effective policies. Raises `NotFound`, `ApiError` (422).
         """
         await self.update_topic(topic, **policies)
         return await self.topic_policies(topic)
@@ -415,11 +406,11 @@ class AsyncClient(OfThisProcess):
         Arguments:
             name: the new topic's name, in the same namespace; it gets the settings of `topic`.
             at: where the fork ends: `latest`, `earliest`, an RFC 3339 time, or for each partition
-                one of these or an offset (partitions left out: `latest`). An offset alone is enough
-                for a topic with a single partition.
+                one of these or an offset (default `latest`). For one partition an offset alone will
+                do.
 
         Subscriptions and producers' sequences are not taken over. Raises `NotFound`, `Conflict`
-        when there is a topic `name`, `ApiError` (410: trimmed, 416: beyond the end, 422).
+        when `name` exists, `ApiError` (410: trimmed, 416: beyond the end, 422).
         """
         where = {str(n): at[n] for n in at} if isinstance(at, Mapping) else at
         source, fork = TopicName.of(topic), TopicName(TopicName.of(topic).namespace, name)
@@ -430,14 +421,14 @@ class AsyncClient(OfThisProcess):
     async def truncate_topic(
         self, topic: str, before: str | int, *, partition: int | None = None
     ) -> dict[int, int]:
-        """Remove the oldest messages of a topic for good, acked or not.
+        """Remove a topic's oldest messages for good, acked or not.
 
         Arguments:
-            before: the first message to be kept: `latest` (none), an offset, a message id, or an
-                RFC 3339 time. An offset or an id needs a `partition`, if there are several.
+            before: the first message to keep: `latest` (none), an offset, a message id, or an RFC
+                3339 time. An offset or id needs a `partition`, if there are several.
 
-        Returns the first offset that each partition has now; it never goes back. Raises `NotFound`,
-        `ApiError` (416: beyond the end).
+        Returns the first offset of each partition. Raises `NotFound`, `ApiError` (416: beyond the
+        end).
         """
         path = _path(TopicName.of(topic)) + (
             "" if partition is None else f"/partitions/{partition}"
@@ -461,8 +452,8 @@ class AsyncClient(OfThisProcess):
     async def unload_topic(self, topic: str, *, to: str | None = None) -> list[Mapping[str, Any]]:
         """Hand a topic's partitions to the brokers that should have them, or to the broker `to`.
 
-        Returns a mapping for each partition: `partition`, `from_broker`, `to_broker`. Publishers
-        wait for some tens of milliseconds. Raises `NotFound`: no such topic, or no such broker.
+        Returns `partition`, `from_broker`, `to_broker` for each. Publishers wait for some tens of
+        milliseconds. Raises `NotFound` (topic or broker).
         """
         path, query = _path(TopicName.of(topic)) + "/unload", {} if to is None else {"to": to}
         answer = await self.transport.call("POST", path, query=query)
@@ -471,10 +462,10 @@ class AsyncClient(OfThisProcess):
     async def explain_topic(
         self, topic: str, *, subscription: str | None = None
     ) -> Mapping[str, Any]:
-        """Explain which broker serves each partition and why, and what holds publishers back.
+        """Explain which broker serves each partition, and what holds publishers back.
 
-        With `subscription`, also explain which limits hold the subscription's consumers back.
-        Returns the answer of `GET /v1/explain`. Raises `NotFound`.
+        With `subscription`, also what holds its consumers back (`GET /v1/explain`). Raises
+        `NotFound`.
         """
         name = TopicName.of(topic)
         path = f"/v1/explain/{quote(name.namespace, safe='')}/{quote(name.topic, safe='')}"
@@ -491,11 +482,11 @@ class AsyncClient(OfThisProcess):
         *,
         type: Literal["json", "avro"] = "json",  # noqa: A002
     ) -> Mapping[str, Any]:
-        """Register a schema as the next version of a subject, unless the subject has it already.
+        """Register a schema as a subject's next version, unless the subject has it already.
 
-        `subject` is `name` or `namespace/name`; `schema` is JSON, or text that is JSON. Returns
-        `version`, `id` and more, as the API gives them. Raises `Conflict` (`incompatible-schema`),
-        `ApiError` (422: not a schema).
+        `subject`: `name` or `namespace/name`; `schema`: JSON, as a value or text. Returns
+        `version`, `id` and more. Raises `Conflict` (`incompatible-schema`), `ApiError` (422: not a
+        schema).
         """
         path = f"{_subject_path(subject)}/versions"
         body = {"type": type, "schema": schema}
@@ -516,12 +507,12 @@ class AsyncClient(OfThisProcess):
         return list(answer.json()["problems"])
 
     async def schema(self, subject: str, version: int | str = "latest") -> Mapping[str, Any]:
-        """Return a version of a schema, by its number, its id, or `latest`. Raises `NotFound`."""
+        """Return a schema by its version, its id, or `latest`. Raises `NotFound`."""
         which = path_part(str(version), "version")
         return await self._get(f"{_subject_path(subject)}/versions/{which}")
 
     async def schema_subject(self, subject: str) -> Mapping[str, Any]:
-        """Return a subject: its `compatibility` and `versions`. Raises `NotFound`."""
+        """Return a subject's `compatibility` and `versions`. Raises `NotFound`."""
         return await self._get(_subject_path(subject))
 
     async def schema_subjects(self, namespace: str = "public") -> list[str]:
@@ -530,8 +521,7 @@ class AsyncClient(OfThisProcess):
         return _names(found.get("subjects", []))
 
     async def set_schema_compatibility(self, subject: str, compatibility: str) -> None:
-        """Set how a new version must be compatible: `BACKWARD`, `FORWARD`, `FULL`, each also
-        with `_TRANSITIVE`, or `NONE`."""
+        """Set `BACKWARD`, `FORWARD`, `FULL`, each also with `_TRANSITIVE`, or `NONE`."""
         body = {"compatibility": compatibility}
         await self.transport.call("PUT", _subject_path(subject), json_body=body)
 
@@ -547,9 +537,8 @@ class AsyncClient(OfThisProcess):
         return {one["subject"]: _without(one, "subject") for one in found}
 
     async def quota(self, subject: str) -> Mapping[str, int]:
-        """Return a subject's effective quotas: its own, and the defaults of its kind for the rest.
-
-        A quota that the answer does not name is unbounded.
+        """Return a subject's own quotas, completed by the defaults of its kind; others are
+        unbounded.
 
         `subject`: `user:NAME`, `user:*` (each known user), `anonymous`, `namespace:NS` or
         `namespace:*`. Raises `ApiError` (422: any other subject).
@@ -558,10 +547,10 @@ class AsyncClient(OfThisProcess):
         return {name: amount for name, amount in found.items() if amount >= 0}
 
     async def set_quota(self, subject: str, **amounts: Unpack[Quota]) -> Mapping[str, int]:
-        """Replace a subject's quotas, see `Quota`; all brokers apply them within seconds.
+        """Replace a subject's quotas, see `Quota`; brokers apply them within seconds.
 
-        Returns the effective quotas, as `quota`. Raises `ApiError` (422: not a subject, or its kind
-        has no such quota).
+        Returns the effective quotas. Raises `ApiError` (422: no such subject, or not a quota of its
+        kind).
         """
         body = {name: amount for name, amount in amounts.items() if amount is not None}
         await self.transport.call("PUT", _quota_path(subject), json_body=body)
@@ -572,15 +561,16 @@ class AsyncClient(OfThisProcess):
         await self.transport.call("DELETE", _quota_path(subject))
 
     async def policy(self) -> Mapping[str, Any]:
-        """Return the policy: `rules` (`Rule`), `roles` (`Role`), `version`, and whether the
-        cluster is `secured`."""
+        """Return `rules` (`Rule`), `roles` (`Role`), `version`, and whether the cluster is
+        `secured`.
+        """
         return _with_version(await self.transport.call("GET", _POLICY))
 
     async def user_groups(self, user: str) -> list[str]:
-        """List the groups in a user's record, as `group:NAME`; empty for a user without a record.
+        """List a user's groups as `group:NAME`; empty for a user without a record.
 
-        `user`: the name without `user:`. The caller must administer the cluster. Raises `ApiError`
-        (422: not a user's name).
+        `user`: without `user:`. Only for administrators. Raises `ApiError` (422: not a user's
+        name).
         """
         found: list[str] = (await self._get(f"{_POLICY}/groups/{path_part(user, 'user')}"))[
             "groups"
@@ -590,14 +580,11 @@ class AsyncClient(OfThisProcess):
     async def set_policy(
         self, rules: Iterable[Rule], roles: Iterable[Role], *, version: str
     ) -> Mapping[str, Any]:
-        """Replace the whole policy at once; brokers and bookies apply it within seconds.
+        """Replace the whole policy at once; it applies within seconds.
 
-        Arguments:
-            version: the version of the policy that you changed, as `policy` gave it.
-
-        Returns the new policy. Raises `ApiError`: 412 `policy-changed` (another administrator was
-        faster: read the policy again), 409 `not-secured`, 422 (a rule makes no sense, or you would
-        lose the right to change the policy).
+        `version`: of the policy that you changed. Returns the new policy. Raises `ApiError`: 412
+        `policy-changed` (read the policy again), 409 `not-secured`, 422 (an invalid rule, or you
+        would lose the right to change the policy).
         """
         if not isinstance(version, str):
             raise InvalidCall(
@@ -632,10 +619,10 @@ class AsyncClient(OfThisProcess):
             headers: a mapping, or (name, value) pairs where a name repeats.
             timestamp_ms: since 1970, UTC; default: now.
             partition: the partition to store it in, instead of the key's.
-            deliver_at_ms: shared subscriptions deliver it no earlier than this (since 1970, UTC).
+            deliver_at_ms: shared subscriptions deliver it no earlier (since 1970, UTC).
 
-        Each call waits until the copies are on disk: for many messages use `publish_many` or
-        `producer`. Raises `NotFound`, `MessageTooLong`, `OutcomeUnknown` (it may be stored or not).
+        For many messages use `publish_many` or `producer`. Raises `NotFound`, `MessageTooLong`,
+        `OutcomeUnknown` (it may be stored or not).
         """
 
         async def send(producer: Producer) -> list[Receipt]:
@@ -650,12 +637,10 @@ class AsyncClient(OfThisProcess):
     async def publish_many(
         self, topic: str, messages: Iterable[tuple[str | bytes | None, Value]]
     ) -> list[Position]:
-        """Store (key, value) pairs, in order per key; return their positions in the same order.
+        """Store (key, value) pairs, in order per key; return their positions in that order.
 
-        All go into the same topic; if it is deleted and created again meanwhile, all go into the
-        new topic. Raises as `publish` does for the first message that was not stored; other
-        messages may be stored. Raises `InvalidCall`, which names the message, before any is sent,
-        if a pair cannot be a message.
+        Raises as `publish` for the first message that was not stored; others may be stored. Raises
+        `InvalidCall`, which names the message, before any is sent, if a pair cannot be a message.
         """
         pairs = keyed_messages(messages)
 
@@ -680,13 +665,12 @@ class AsyncClient(OfThisProcess):
 
         Arguments:
             source: the body: bytes, or the path of a file.
-            upload: a name that you choose. A repeated upload of that name stores nothing while the
-                message of the first is kept. Default: a new name for each call.
+            upload: a name that you choose: a repeated upload of that name is stored once, while the
+                first is kept. Default: a new name for each call.
 
-        Other arguments as in `publish`; key and headers must be text. No reader sees the message
-        before all of it is stored. Its `Message` has `large`, and `body` reads it.
-        Raises `NotFound`, `InvalidCall`, `ApiError` (413 too long; 422 the topic takes none),
-        `Unreachable` (stored or not: call again with the same `upload`), `OSError`.
+        Other arguments as in `publish`; key and headers must be text. `body` reads it. Raises
+        `NotFound`, `InvalidCall`, `ApiError` (413 too long; 422 the topic takes none), `OSError`,
+        `Unreachable` (stored or not: call again with the same `upload`).
         """
         name = TopicName.of(topic)
         known = plain_text(upload, "upload") if upload else secrets.token_hex(16)
@@ -699,8 +683,7 @@ class AsyncClient(OfThisProcess):
     ) -> list[Position]:
         """Publish with the client's own producer, or a new one if the topic was created again.
 
-        Callers of `publish` share that producer without knowing it, so the failure of one call must
-        not fail a later call.
+        All callers of `publish` share it: one call's failure must not fail a later call.
         """
         name = TopicName.of(topic)
         producer = await self._own_producer(name)
@@ -724,19 +707,25 @@ class AsyncClient(OfThisProcess):
         exclusive_wait_s: float = 0.0,
         **options: Unpack[ProducerSettings],
     ) -> Opening:
-        """Return a producer of a topic; `options` as in `ProducerSettings`. Raises `NotFound`.
-
-        `exclusive`: no other producer may publish into the topic until this producer is closed, or
-        is silent for 30 s and another takes over. Raises `Conflict` (`producer-busy`) when another
-        producer has exclusive access, after waiting `exclusive_wait_s` for each partition;
-        `"fencing"` takes access away from that producer, whose messages then fail with `ApiError`
-        (`stale-producer-access`). Exclusive access needs a `producer_id`.
-
-        The producer belongs to this topic, not to a later topic of the same name: see
-        `TopicReplaced`. Await it, or enter it as a block, whose end flushes and closes it:
+        """Return a producer of a topic: await it, or use it as a block, which flushes and closes
+        it.
 
             async with client.producer("orders") as producer:
                 await producer.send({"order": 1}, key="customer-7")
+
+        Arguments:
+            producer_id: a name or number, by which brokers recognise messages that are repeated
+                after a restart; default: random.
+            encoding: `batch`: the client makes record batches; `ndjson`: the broker makes them.
+            compression: of record batches.
+            exclusive: no other producer may publish into the topic until this one is closed, or
+                silent for 30 s. Needs a `producer_id`. `"fencing"` takes the access from another
+                producer, whose messages then fail (`stale-producer-access`).
+            exclusive_wait_s: seconds to wait for the access to each partition.
+            options: see `ProducerSettings`.
+
+        It belongs to this topic, not to a later topic of its name (`TopicReplaced`). Raises
+        `NotFound`, `Conflict` (`producer-busy`: another producer has exclusive access).
         """
 
         if exclusive and producer_id is None:
@@ -781,23 +770,17 @@ class AsyncClient(OfThisProcess):
         """Read messages of a partition, in order, or of all; `messages` reads without end.
 
         Arguments:
-            partition: its number; None: all partitions, one after the other (see
-                `Message.partition`), with `limit` for all together.
-            start: `earliest`, `latest`, an offset, a message id (`ledger:entry:index`), or an
-                RFC 3339 time: the first message at or after it. An offset or an id needs a
-                `partition`, if the topic has several.
-            limit: the most messages to return; there may be fewer although more are stored.
+            partition: its number; None: all partitions, one after the other.
+            start: `earliest`, `latest`, an offset, a message id (`ledger:entry:index`), or an RFC
+                3339 time. An offset or id needs a `partition`, if the topic has several.
+            limit: the most messages to return, in all; there may be fewer although more are stored.
             wait_s: seconds to wait for the first message, at most 60; then the list is empty.
-            compacted: up to the horizon of the compacted view, read only the messages of the view.
-            incarnation: see below.
+            compacted: up to its horizon, read only the compacted view.
+            incarnation: `Topic.incarnation`; keep it with your offsets. Default: the topic that
+                this client last saw by this name.
 
-        Raises `Trimmed` when retention has removed `start`, `NotFound`, `InvalidBatch` (damaged on
-        the way), `InvalidCall`.
-
-        The client takes an offset as one of the topic that it last saw by `topic`, `create_topic`,
-        `offset` or a read without an offset. If you keep offsets, keep `Topic.incarnation` with
-        them and give it as `incarnation`. Raises `TopicReplaced` when that topic was deleted and
-        another topic of its name was created.
+        Raises `Trimmed` when retention has removed `start`, `TopicReplaced` when the topic was
+        deleted and created again, `NotFound`, `InvalidBatch` (damaged on the way), `InvalidCall`.
         """
         name = TopicName.of(topic)
         of = self._of(name, start, incarnation)
@@ -837,18 +820,14 @@ class AsyncClient(OfThisProcess):
             async for message in client.messages("orders", start="earliest"):
                 print(message.partition, message.offset, message.key, message.value)
 
-        `partition`: its number; None: all partitions, one after the other. Messages of a partition
-        come in order; there is no order between partitions.
+        `partition`: its number; None: all, one after the other, or with `follow` all at once,
+        including later ones. Only messages of the same partition are in order. With `follow`, a
+        message comes as soon as it is stored; while an owner is away the messages pause, without a
+        gap or a repeat.
 
-        With `follow`, all partitions are read at once, including partitions that are added later.
-        Each message comes as soon as it is stored, over a stream from its partition's owner. While
-        an owner is away the messages pause, without a gap or a repeat; `Unreachable` is raised when
-        no broker answers for `retry_s`. The loop's body may take any time.
-
-        To go on later, keep `message.offset + 1` for each partition, and give it as `start` with
-        `partition`. `start` and `incarnation` as in `read`; `compacted`: first the compacted view,
-        then every message after the view's horizon. Raises `TopicReplaced` as `read` does, and
-        `Trimmed` when retention was faster than the reader.
+        To resume, give `message.offset + 1` of each partition as `start`, with `partition`.
+        `compacted`: first the compacted view, then every message after its horizon. Arguments and
+        errors as in `read`; `Unreachable` when no broker answers for `retry_s`.
         """
         found = self.pages(
             topic, partition=partition, start=start, follow=follow, compacted=compacted,
@@ -902,7 +881,6 @@ class AsyncClient(OfThisProcess):
         of: Incarnation,
         compacted: bool,
     ) -> dict[int, str | int]:
-        """Return the place where reading begins, for each partition. Raises `InvalidCall`."""
         if partition is not None:
             return {partition_number(partition): start}
         return await starts_of(self.transport, name, start, of=of, compacted=compacted)
@@ -917,9 +895,9 @@ class AsyncClient(OfThisProcess):
                     async for piece in client.body("films", message):
                         file.write(piece)
 
-        `message` may be an offset; with several partitions, give its `partition`, too. Raises
+        `message` may be an offset; with several partitions, give its `partition`. Raises
         `NotFound`, `Trimmed`, `Unreachable`, `InvalidCall`, and `BrokenBody` when the body broke
-        off or is damaged: the pieces so far are then not the whole body.
+        off or is damaged: discard the pieces.
         """
         name = TopicName.of(topic)
         number, offset = partition, message
@@ -940,9 +918,8 @@ class AsyncClient(OfThisProcess):
     ) -> int:
         """Find the offset of `at`: `earliest`, `latest`, an offset, a message id, or a time.
 
-        `latest` is the next offset to be written. A time (RFC 3339) finds the first message with
-        that timestamp or a later timestamp, or else the end. A topic with several partitions needs
-        a `partition`: each has its own offsets. Raises `InvalidCall`.
+        `latest` is the next offset to be written. A time (RFC 3339) finds the first message at or
+        after it, or else the end. Several partitions need a `partition`. Raises `InvalidCall`.
         """
         name = TopicName.of(topic)
         of = self._of(name, at, None)
@@ -971,17 +948,16 @@ class AsyncClient(OfThisProcess):
         """Create a subscription, or find that it exists with these settings; return a consumer.
 
         Arguments:
-            name: the subscription's name: all consumers of this name share its acks.
-            type: `exclusive`: one consumer at a time, in order; `failover`: the same, with other
-                consumers standing by; `shared`: any number of consumers, each message to one of
-                them; `key_shared`: likewise, but each key to one consumer, in order.
+            name: all consumers of this name share its acks.
+            type: `exclusive`: one consumer, in order; `failover`: the same, with others standing
+                by; `shared`: each message to one of many consumers; `key_shared`: each key to one,
+                in order.
             start: where a new subscription begins.
             ack_timeout_s: seconds that a message is leased to a consumer; default: 30.
-            consumer: this consumer's name in figures; default: a random name.
-            priority: of this consumer, 0 to 100: consumers with a higher number get only messages
-                that those with a lower number do not take.
-            settings: see `SubscriptionSettings`: retries and dead letters, filters, bounds of
-                unacked messages.
+            consumer: this consumer's name in figures; default: random.
+            priority: 0 to 100; consumers with a higher number get only messages that the others do
+                not take.
+            settings: see `SubscriptionSettings`: retries, dead letters, filters, bounds.
 
         Raises `NotFound`, `Conflict` when it exists with other settings.
         """
@@ -994,10 +970,7 @@ class AsyncClient(OfThisProcess):
         return self._consumer(topic, name, consumer, of, priority)
 
     async def subscriptions(self, topic: str) -> list[Mapping[str, Any]]:
-        """List a topic's subscriptions, each with `name` and `settings`, as the API gives them.
-
-        Raises `NotFound`.
-        """
+        """List a topic's subscriptions, each with `name` and `settings`. Raises `NotFound`."""
         found = await self._get(f"{_path(TopicName.of(topic))}/subscriptions")
         return list(found.get("subscriptions", []))
 
@@ -1009,10 +982,6 @@ class AsyncClient(OfThisProcess):
 
     def stream(self, name: str) -> AsyncStream:
         """Return a durable stream, to create, append to, read and follow: see `AsyncStream`.
-
-            events = client.stream("public/events")
-            await events.create()
-            await events.append({"order": 1})
 
         `name`: `namespace/topic`; without a slash the namespace is `public`. Nothing is sent yet.
         """
@@ -1039,18 +1008,15 @@ class AsyncClient(OfThisProcess):
 
         Arguments:
             topics: names, or patterns with `*` and `?`, each within its namespace.
-            subscription: its name on every topic. Where it is missing, it is created with this
-                `type` (`shared` or `key_shared` for a group), `start` and `ack_timeout_s`; an
-                existing subscription is used as it is.
-            group: share the partitions with all consumers of this subscription's group. A partition
-                belongs to one member at a time, so its order is kept; the partitions of a member
-                that vanishes go to others within `session_timeout_s`. The topics must be in the
-                same namespace.
-            consumer: this consumer's name, in a group the member's name; default: a random name.
-            refresh_s: how often to look for new topics; in a group, at least three times in each
-                session timeout.
+            subscription: its name on every topic. Where it is missing, it is created with `type`
+                (`shared` or `key_shared` for a group), `start` and `ack_timeout_s`.
+            group: share the partitions of topics in one namespace with the group's other consumers.
+                A partition belongs to one member; those of a lost member move within
+                `session_timeout_s`.
+            consumer: this consumer's or member's name; default: random.
+            refresh_s: how often to look for new topics.
 
-        Raises `InvalidCall` for text that names no topics. Loop over `TopicsConsumer.deliveries`.
+        Raises `InvalidCall` for text that names no topics.
         """
         if group and type in ("exclusive", "failover"):
             raise InvalidCall(
@@ -1096,7 +1062,6 @@ class AsyncClient(OfThisProcess):
         return topic
 
     def _of(self, name: TopicName, start: str | int, incarnation: str | None) -> Incarnation:
-        """Return the incarnation of the topic that a read from `start` is about."""
         if incarnation:
             return Incarnation(plain_text(incarnation, "incarnation"))
         if not isinstance(start, int | str):

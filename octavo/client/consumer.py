@@ -1,8 +1,6 @@
 """A consumer of several topics, by name or by pattern, alone or as a member of a group.
 
-While it runs, the consumer joins topics that appear and leaves topics that vanish. Alone, it
-consumes the subscription of that name on every topic. As a member of a group it shares the
-partitions of all these topics with the other members: a broker keeps the group and assigns
+It joins topics that appear and leaves topics that vanish. In a group, a broker assigns the
 partitions (`/v1/groups/…`), and each partition's owner fences a member that has lost it.
 """
 
@@ -51,14 +49,12 @@ SESSION_S = 30.0
 BEATS = 3
 """Heartbeats in a session timeout."""
 GROUP_AGAIN_S = 0.05
-"""After a partition was lost, the member waits this long before it asks the group again."""
+"""How long a member waits after the loss of a partition before it asks the group again."""
 Handover = Delivery | Iterable[Delivery]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerOptions:
-    """How a consumer of several topics works."""
-
     topics: tuple[TopicPattern, ...]
     subscription: str
     consumer: str
@@ -71,8 +67,6 @@ class ConsumerOptions:
 
 
 class Cluster(Protocol):
-    """The part of the client that a consumer uses."""
-
     loops: dict[DeliveryLoop, None]
     transport: Transport
 
@@ -85,15 +79,14 @@ class Cluster(Protocol):
         start: Literal["earliest", "latest"] = ...,
         ack_timeout_s: float | None = ...,
         consumer: str | None = ...,
-    ) -> Subscription:
-        """Create a subscription; return a consumer of it."""
+    ) -> Subscription: ...
 
-    def subscription(self, topic: str, name: str, *, consumer: str | None = ...) -> Subscription:
-        """Return a consumer of an existing subscription."""
+    def subscription(
+        self, topic: str, name: str, *, consumer: str | None = ...
+    ) -> Subscription: ...
 
 
 def patterns_of(topics: str | Sequence[str], *, group: bool) -> tuple[TopicPattern, ...]:
-    """Parse names and patterns. Raises `InvalidCall`."""
     try:
         given = [topics] if isinstance(topics, str) else listed(topics, "topics")
         for one in given:
@@ -124,28 +117,25 @@ class TopicsConsumer(OfThisProcess):
         self._merged: Merged | None = None
 
     def __repr__(self) -> str:
-        """Name the topics, the subscription and the consumer."""
         told = self.options
         topics = ", ".join(str(one) for one in told.topics)
         return f"TopicsConsumer({topics}, {told.subscription}, consumer {told.consumer})"
 
     @property
     def has(self) -> list[str]:
-        """List the topics that it receives from now (`namespace/topic`); in a group, the
-        partitions (`namespace/topic/partition`)."""
+        """List the topics (`namespace/topic`) that it receives from; in a group, the partitions."""
         keys = [] if self._merged is None else self._merged.keys
         return sorted(str(one) for one in keys)
 
     async def deliveries(
         self, *, auto_ack: bool = True, batch: int = HAND_MAX, idle_s: float | None = None
     ) -> AsyncGenerator[Delivery, None]:
-        """Yield messages of all topics one by one, each with its `topic`; see
-        `Subscription.deliveries`.
+        """Yield messages of all topics, each with its `topic`; see `Subscription.deliveries`.
 
-        Each partition keeps the order of its subscription; there is no order between partitions. In
-        a group, messages that a member holds unacked when it loses a partition are delivered again
-        to the next member; an ack of them here fails (`stale-lease`). Only one loop at a time.
-        Raises `NotFound` for a named topic that does not exist at the beginning.
+        Only messages of the same partition are in order. A group member that loses a partition
+        loses its unacked messages there: the next member gets them, and an ack here fails
+        (`stale-lease`). Only one loop at a time. Raises `NotFound` for a named topic that does not
+        exist at the beginning.
         """
         async with self.opened(auto_ack=auto_ack, batch=batch) as merged:
             async for hand in merged.hands(idle_s):
@@ -170,7 +160,6 @@ class TopicsConsumer(OfThisProcess):
 
     @asynccontextmanager
     async def opened(self, *, auto_ack: bool, batch: int) -> AsyncIterator[Merged]:
-        """Run the loops of all topics during a block."""
         if self._merged is not None:
             raise InvalidCall("this consumer already has a loop: make another consumer")
         whole_number(batch, "batch", 1)
@@ -224,7 +213,6 @@ class TopicsConsumer(OfThisProcess):
         return is_moved or is_gone
 
     async def _subscription(self, topic: str) -> Subscription:
-        """Return the topic's subscription, created if it is missing. Raises `NotFound`."""
         found = self._subscriptions.get(topic)
         if found is not None:
             return found
@@ -257,7 +245,6 @@ class TopicsConsumer(OfThisProcess):
                 return
 
     async def _look(self, merged: Merged, *, at_first: bool) -> None:
-        """Join new topics, and leave topics that are gone."""
         wanted: dict[str, bool] = {}
         """By topic, whether it was named."""
         for pattern in tuple(self.options.topics):
@@ -282,7 +269,7 @@ class TopicsConsumer(OfThisProcess):
             except NotFound:
                 if at_first and is_named:
                     raise
-            except TopicReplaced:  # replaced meanwhile: the next look joins the new topic
+            except TopicReplaced:  # the next look joins the new topic
                 self._subscriptions.pop(topic, None)
 
     # ---- in a group
@@ -312,9 +299,8 @@ class TopicsConsumer(OfThisProcess):
             merged.fail(error)
 
     async def _beat(self, merged: Merged, *, wait_s: float) -> bool:
-        """Send a heartbeat; leave partitions that other members have now, join new partitions.
-
-        Returns whether a partition was left.
+        """Send a heartbeat; leave partitions of other members, join new ones; return whether any
+        was left.
         """
         options = self.options
         holds = sorted(str(one) for one in merged.keys)
@@ -344,7 +330,7 @@ class TopicsConsumer(OfThisProcess):
                 try:
                     of = await self._subscription(topic)
                     lease_s = await of.lease_s()
-                except NotFound:  # deleted meanwhile
+                except NotFound:
                     continue
                 except TopicReplaced:  # recreated: the next beat joins the new topic
                     self._subscriptions.pop(topic, None)
@@ -372,8 +358,6 @@ def _topic_of(key: Hashable) -> str:
 
 
 class _OfTopic:
-    """A subscription whose deliveries name their topic."""
-
     def __init__(self, of: Subscription, topic: str) -> None:
         self._of = of
         self._topic = topic
@@ -397,8 +381,6 @@ class _OfTopic:
 
 
 class _OfPartition(_OfTopic):
-    """A partition that belongs to this member of a group."""
-
     def __init__(self, group: TopicsConsumer, of: Subscription, topic: str, number: int) -> None:
         super().__init__(of, topic)
         self._group = group

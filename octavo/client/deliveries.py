@@ -1,8 +1,8 @@
-"""The loop over a subscription's messages, which drives `handing.py`.
+"""The loop over a subscription's messages, which drives `handing`.
 
-While the loop's body works, a task extends leases and acks finished messages. A body that blocks
-the event loop also stops that task, so the loop does the same between two messages when it is due.
-When the loop is left in any way, unfinished messages are given back.
+While the body works, a task extends leases and acks finished messages. If the body blocks the event
+loop, the loop does the same between two messages. When the loop is left, unfinished messages are
+given back.
 """
 
 from __future__ import annotations
@@ -36,26 +36,21 @@ LOOK_S_MIN, LOOK_S_MAX = 0.005, 0.25
 
 
 class Consumer(Protocol):
-    """The part of a subscription that a loop uses."""
-
     def receive(
         self, messages_max: int, *, wait_s: float
-    ) -> Coroutine[Any, Any, Sequence[Delivery]]:
-        """Receive up to `messages_max` messages of all partitions."""
+    ) -> Coroutine[Any, Any, Sequence[Delivery]]: ...
 
     def receive_in_turn(
         self, messages_max: int, *, wait_s: float
-    ) -> Coroutine[Any, Any, Sequence[Delivery]]:
-        """Receive from one partition after the other."""
+    ) -> Coroutine[Any, Any, Sequence[Delivery]]: ...
 
     def acknowledge(
         self, body: Mapping[str, Sequence[str]], retry_s: float | None = None
-    ) -> Awaitable[None]:
-        """Send one call with acks, nacks and extensions."""
+    ) -> Awaitable[None]: ...
 
 
 class DeliveryLoop:
-    """A loop: call `hand` until it returns None, then `close`, or `close` earlier."""
+    """Call `hand` until it returns None, then `close`; or `close` earlier."""
 
     def __init__(self, consumer: Consumer, lease_s: float, *, auto_ack: bool, batch: int) -> None:
         whole_number(batch, "batch", 1)
@@ -76,7 +71,8 @@ class DeliveryLoop:
         self._keeper = self._loop.create_task(self._keep(), name="keep leases")
 
     async def hand(self, wait_s: float) -> Hand | None:
-        """Return the next hand: the body has finished the last. None: no message within `wait_s`.
+        """Return the next hand, once the body has finished the last; None: no message within
+        `wait_s`.
 
         Raises the reason why acks cannot be sent, and the errors of `receive`.
         """
@@ -84,8 +80,8 @@ class DeliveryLoop:
         self._check()
         handing.notice(self._loop.time())
         if handing.is_quick:
-            # Send the acks of the finished hand while the body works on the next hand, after a call
-            # with earlier acks has ended. For a slower body, send them first: a lease might end.
+            # Ack the finished hand while the body works on the next. For a slower body ack first: a
+            # lease might end.
             async with self._calls:
                 self._hand_is_done.set()
         else:
@@ -102,7 +98,7 @@ class DeliveryLoop:
         return hand
 
     async def _take(self, wait_s: float) -> bool:
-        """Receive messages, whose leases are extended from now on; whether any came."""
+        """Receive messages, to be leased from now on; return whether any came."""
         received = await self._receive(wait_s)
         self._handing.took(received, self._loop.time())
         return bool(received)
@@ -138,7 +134,6 @@ class DeliveryLoop:
                 await self._send_last()
 
     def fail(self, why: Exception) -> None:
-        """Raise `why` to the body when it asks for its next message."""
         self._failed = why
         self._handing.fail(why)
 
@@ -150,7 +145,7 @@ class DeliveryLoop:
         if ahead.cancel():
             await asyncio.wait({ahead})
         elif not ahead.cancelled():
-            ahead.exception()  # mark it as seen: no messages came
+            ahead.exception()
 
     async def _send_last(self) -> None:
         if self._last is None:
@@ -214,7 +209,6 @@ class DeliveryLoop:
 
 
 async def hands(loop: DeliveryLoop, idle_s: float | None) -> AsyncIterator[Hand]:
-    """Yield hands; end when no message came for `idle_s`, or never if that is None."""
     wait_s = WAIT_S_MAX / 2 if idle_s is None else min(amount(idle_s, "idle_s"), WAIT_S_MAX)
     while True:
         hand = await loop.hand(wait_s)

@@ -1,10 +1,9 @@
-"""Asks other brokers whether a silent broker still owns a partition.
+"""Ask other brokers whether a silent broker still owns a partition.
 
-If a broker's host loses its power or its network, calls to it hang until their deadline, long after
-another broker has taken over the partition. So when an owner is silent for `SILENCE_S`, the client
-asks other brokers for the partition's owner until the call ends. As soon as a broker names another
-owner, the call is given up (`TimeoutError`) and can go there. All calls for a partition share these
-questions. An owner that is only slow keeps its calls.
+Calls to a host without power or network hang until their deadline, long after a take-over. So when
+an owner is silent for `SILENCE_S`, the client asks other brokers, once for all calls of the
+partition. When a broker names another owner, the call is given up (`TimeoutError`). An owner that
+is only slow keeps its calls.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any, TypeVar
 
 SILENCE_S = 1.0
 PAUSE_S = 0.25
-"""The pause between questions. While there is no owner, the broker delays its answer itself."""
+"""The pause between questions. Without an owner, the broker delays its answer itself."""
 
 PartitionKey = tuple[str, int]
 Ask = Callable[[PartitionKey, str], Awaitable[str | None]]
@@ -33,7 +32,6 @@ class Doubts:
         self._closed = False
 
     def describe(self) -> dict[str, int]:
-        """Count resources in use, for tests; all are 0 at rest."""
         return {"waiting": sum(map(len, self._waiting.values()))}
 
     async def unless_moved(
@@ -45,7 +43,7 @@ class Doubts:
     ) -> Result:
         """Run `attempt` at `url`. Raises `TimeoutError` once another broker is the owner.
 
-        `wait_s`: how long the caller asked the owner to hold the call, in seconds.
+        `wait_s`: how long the owner may hold the call.
         """
         key = (partition, url)
         async with asyncio.timeout(None) as limit:
@@ -60,7 +58,6 @@ class Doubts:
                     waiting.discard(limit)
 
     async def close(self) -> None:
-        """Stop asking. Running calls continue."""
         self._closed = True
         for task in self._tasks:
             task.cancel()

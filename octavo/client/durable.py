@@ -1,10 +1,8 @@
 """`AsyncStream`: a durable stream, by the Durable Streams protocol.
 
-Every append has this object's producer id and a number, so that an append whose answer was lost is
-sent again and stored once. If the outcome of an append stays unknown, the next append begins a new
-producer epoch: from then on brokers refuse the earlier append, unless it is stored already. An
-object sends its appends one after the other; for more speed, append many messages at once
-(`append_many`), or use several objects.
+Every append has this object's producer id and a number, so that a repeat is stored once. If the
+outcome stays unknown, the next append begins a new producer epoch: brokers then refuse the earlier
+append, unless it is stored already.
 """
 
 from __future__ import annotations
@@ -24,9 +22,9 @@ from octavo.client.transport import JSON_TYPE, Answer, Transport
 from octavo.client.types import TopicName, listed, plain_text, whole_number
 
 BEGINNING = "-1"
-"""The offset of the first message that is still stored."""
+"""The first message that is still stored."""
 NOW = "now"
-"""The offset of the end."""
+"""The end."""
 POLL_S = 60.0
 """Brokers answer a long poll at the latest after `http.stream_poll_ms`, half of this by default."""
 _NAME_BYTES = 8
@@ -42,7 +40,7 @@ class StreamInfo(NamedTuple):
     closed: bool
     """Whether the stream has ended for good."""
     ttl_s: int | None
-    """The stream expires when it is not used for this many seconds."""
+    """The stream expires when it is not used for these seconds."""
     expires_at: datetime | None
 
     @property
@@ -55,7 +53,7 @@ class Appended(NamedTuple):
     """An append that is durable."""
 
     next_offset: str
-    """The offset after this append: read from there for later data."""
+    """Read from there for later data."""
     duplicate: bool
     """Whether an earlier attempt had stored it."""
 
@@ -64,7 +62,7 @@ class StreamPart(NamedTuple):
     """The answer of a read."""
 
     data: bytes
-    """The data as appended; of a JSON stream an array of messages. Empty: there are none yet."""
+    """The data as appended; an array for JSON. Empty: there are none yet."""
     next_offset: str
     """The offset to continue from."""
     up_to_date: bool
@@ -91,11 +89,11 @@ class AsyncStream(OfThisProcess):
         async for part in events.follow():              # from the beginning, and as it grows
             print(part.values)
 
-    Every call raises the errors of `AsyncClient`'s calls, and: `NotFound` if there is no such
-    stream, `Conflict` for a call that does not fit it (`stream-closed`, another content type, a
-    topic that is not a stream), `Trimmed` if retention has removed an offset, or the stream was
-    deleted while it has forks, `TopicReplaced` if it was deleted and created again since this
-    object used it.
+    Appends go one after the other: use `append_many` or several objects for more speed. Every call
+    raises `NotFound` without such a stream, `Conflict` for a call that does not fit it
+    (`stream-closed`, another content type, a topic that is not a stream), `Trimmed` if retention
+    has removed an offset or a forked stream was deleted, `TopicReplaced` if it was created again,
+    and the errors of `AsyncClient`.
     """
 
     def __init__(self, transport: Transport, name: TopicName, rng: random.Random) -> None:
@@ -122,16 +120,13 @@ class AsyncStream(OfThisProcess):
     ) -> bool:
         """Create the stream; return False when it exists already, of the same kind.
 
-        An existing topic with one partition becomes a stream; for JSON it must be empty.
-
         Arguments:
-            content_type: the type of its data. `application/json`: JSON values; anything else:
-                bytes.
-            ttl_s: seconds without a read or an append after which the stream expires.
-            expires_at: the time, with a zone, at which it expires in any case. Give `ttl_s` or
-                `expires_at`, not both.
+            content_type: `application/json`: JSON values; anything else: bytes.
+            ttl_s: seconds without a read or an append after which it expires.
+            expires_at: the time, with a zone, at which it expires; not together with `ttl_s`.
 
-        Raises `Conflict` when it exists with other settings.
+        An existing topic with one partition becomes a stream; for JSON it must be empty. Raises
+        `Conflict` when it exists with other settings.
         """
         headers = {"Content-Type": plain_text(content_type, "content_type")}
         if ttl_s is not None:
@@ -147,17 +142,16 @@ class AsyncStream(OfThisProcess):
             await events.append(msgspec.Raw(b"1.50"))   # JSON that goes as it is written
             await story.append("Once upon a time")      # of anything else: bytes, or text (UTF-8)
 
-        `seq`: brokers refuse the append (`Conflict`) unless this text sorts after the `seq` of the
-        last append that had one, by any client. Raises `Unreachable` and `ApiError` with
-        `can_retry` when the message may be stored or not; the next append of this object is stored
-        after it, or instead of it.
+        `seq`: brokers refuse the append (`Conflict`) unless this text sorts after the last `seq` of
+        any client. Raises `Unreachable`, and `ApiError` with `can_retry`, when the message may be
+        stored or not; the next append is stored after it, or instead of it.
         """
         return await self._append(await self._body(value), seq)
 
     async def append_many(self, values: Iterable[Any], *, seq: str | None = None) -> Appended:
-        """Append several messages of a JSON stream at once: all of them, or none.
+        """Append several messages of a JSON stream: all or none. Otherwise as `append`.
 
-        Otherwise as `append`. Raises `InvalidCall` without messages, or if the stream is not JSON.
+        Raises `InvalidCall` without messages, or if the stream is not JSON.
         """
         if not await self._is_json():
             raise InvalidCall(
@@ -171,8 +165,8 @@ class AsyncStream(OfThisProcess):
     async def close(self, value: Any = None) -> str:
         """End the stream for good, with a last message if given; return its last offset.
 
-        Readers learn of the end. The call may be repeated. Raises `Conflict` when the stream was
-        closed already and a message is given.
+        May be repeated. Raises `Conflict` when a message is given and the stream was closed
+        already.
         """
         if value is not None:
             return (await self._append(await self._body(value), None, closes=True)).next_offset
@@ -181,10 +175,6 @@ class AsyncStream(OfThisProcess):
 
     async def read(self, offset: str = BEGINNING) -> StreamPart:
         """Read from an offset on, as much as fits an answer (some 4 MiB).
-
-            part = await events.read()
-            while not part.up_to_date:
-                part = await events.read(part.next_offset)
 
         `offset`: a `next_offset`, `"-1"` (the beginning) or `"now"` (the end).
         """
@@ -198,9 +188,9 @@ class AsyncStream(OfThisProcess):
                     work(value)
                 last_offset = part.next_offset          # keep it, to go on after a restart
 
-        A part has data, or it is the last and says `closed`. While the owner of the stream is away
-        the data pauses, without a gap or a repeat; `Unreachable` is raised when no broker answers
-        for `retry_s`.
+        A part has data, or it is the last and says `closed`. While the owner is away the data
+        pauses, without a gap or a repeat. Raises `Unreachable` when no broker answers for
+        `retry_s`.
         """
         cursor: dict[str, str] = {}
         while True:
@@ -230,11 +220,10 @@ class AsyncStream(OfThisProcess):
         )
 
     async def fork(self, name: str, offset: str | None = None) -> AsyncStream:
-        """Create a stream of the same namespace that begins with the data of this stream, uncopied.
+        """Create a stream of the same namespace that begins with this stream's data, uncopied.
 
-        `offset`: a `next_offset`, where the fork ends; default: the end. The fork has the content
-        type and the times to live of this stream. Raises `Conflict` when the name is taken by
-        another stream.
+        `offset`: a `next_offset`, where the fork ends; default: the end. It has the content type
+        and times to live of this stream. Raises `Conflict` when another stream has the name.
         """
         target = TopicName.of(name)
         made = AsyncStream(self._transport, target, self._rng)
@@ -290,8 +279,8 @@ class AsyncStream(OfThisProcess):
                 answer = await self._call("POST", headers=headers, body=body)
             except BaseException as error:
                 if not isinstance(error, ApiError) or error.can_retry:
-                    # The append may be stored, or still arrive. In a new epoch brokers refuse it,
-                    # and the next append cannot be mistaken for its repeat.
+                    # The append may still arrive. In a new epoch brokers refuse it, and do not take
+                    # the next append for its repeat.
                     self._epoch, self._sequence = self._epoch + 1, 0
                 raise
             self._sequence += 1

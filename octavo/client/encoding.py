@@ -1,8 +1,7 @@
-"""Makes request bodies of a producer's messages: a record batch, or NDJSON.
+"""Make request bodies of a producer's messages: a record batch, or NDJSON.
 
-A record batch has producer id, epoch and sequence in its header and is stored unchanged. With
-NDJSON they are HTTP headers, and the owner makes the batch. Either way a repeated batch has the
-same bytes: a sequence always means the same message.
+A record batch is stored unchanged, with producer id, epoch and sequence in its header; with NDJSON
+these are HTTP headers. A repeated batch has the same bytes.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class Body(NamedTuple):
 
 
 class Encoding(Protocol):
-    """A form of publishing: `item` encodes a message, `body` a batch of items."""
+    """`item` encodes a message, `body` a batch of items."""
 
     @property
     def whole(self) -> bool:
@@ -65,15 +64,12 @@ class Encoding(Protocol):
     def item(
         self, key: bytes | None, value: Value, headers: Headers, timestamp_ms: int
     ) -> tuple[Record | bytes, int]:
-        """Encode a message; return it with its approximate bytes. Raises `MessageTooLong`."""
+        """Return the encoded message and its approximate bytes. Raises `MessageTooLong`."""
 
-    def body(self, items: Sequence[Record | bytes], who: Identity) -> Body:
-        """Make the request body of a batch."""
+    def body(self, items: Sequence[Record | bytes], who: Identity) -> Body: ...
 
 
 class BatchEncoding:
-    """A Kafka RecordBatch v2 in each request; `compression` as `octavo.Compression`."""
-
     whole = True
 
     def __init__(self, compression: int = 0) -> None:
@@ -82,12 +78,10 @@ class BatchEncoding:
     def item(
         self, key: bytes | None, value: Value, headers: Headers, timestamp_ms: int
     ) -> tuple[Record | bytes, int]:
-        """See `Encoding`."""
         data = value if type(value) is bytes else to_bytes(value)
         return Record(key, data, headers, timestamp_ms), _size_of(key, data, headers)
 
     def body(self, items: Sequence[Record | bytes], who: Identity) -> Body:
-        """See `Encoding`."""
         data = build_batch(
             [item for item in items if isinstance(item, Record)],
             producer_id=who.producer_id,
@@ -106,7 +100,6 @@ class NdjsonEncoding:
     def item(
         self, key: bytes | None, value: Value, headers: Headers, timestamp_ms: int
     ) -> tuple[Record | bytes, int]:
-        """See `Encoding`."""
         line: dict[str, object] = {"timestamp": timestamp_ms}
         if key is not None:
             text, base64 = show_key(key)
@@ -126,7 +119,6 @@ class NdjsonEncoding:
         return item, len(item)
 
     def body(self, items: Sequence[Record | bytes], who: Identity) -> Body:
-        """See `Encoding`."""
         headers = {
             "Content-Type": NDJSON_TYPE,
             "Producer-Id": str(who.producer_id),

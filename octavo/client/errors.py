@@ -1,4 +1,4 @@
-"""The client's errors. A broker's problem+json becomes an `ApiError` with its code and status."""
+"""The client's errors. A broker's problem+json becomes an `ApiError`."""
 
 from __future__ import annotations
 
@@ -35,14 +35,15 @@ class ProducerFailed(ClientError):
 
 
 class InvalidCall(ClientError):
-    """Arguments that make no sense; nothing was sent. The message says what would be right."""
+    """Wrong arguments; nothing was sent. The message says what would be right."""
 
     name = "invalid-call"
 
 
 class NotJson(InvalidCall, ValueError):
-    """A value has no JSON form; nothing was sent. The message names the place in the value, such as
-    `value['when'][2]`, and what would be right."""
+    """A value has no JSON form; nothing was sent. The message names the place
+    (`value['when'][2]`).
+    """
 
     name = "not-json"
 
@@ -62,7 +63,7 @@ class MessageTooLong(InvalidCall):
 class AcksUnsent(ClientError):
     """A loop over deliveries ended, and its last acks may not have arrived.
 
-    `ack_ids` names the messages that were processed and may be delivered again.
+    The messages in `ack_ids` were processed and may be delivered again.
     """
 
     name = "acks-unsent"
@@ -79,9 +80,8 @@ class AcksUnsent(ClientError):
 class ApiError(ClientError):
     """A broker's refusal.
 
-    `status` is the HTTP status, `code` the stable word of the problem, `can_retry` whether the
-    same call may succeed later; `detail` is the broker's sentence about it, `problem` holds every
-    member of the problem document.
+    `status`: the HTTP status; `code`: the problem's stable word; `can_retry`: whether the same call
+    may succeed later; `detail`: the broker's sentence; `problem`: the whole problem document.
     """
 
     name = "api-error"
@@ -110,9 +110,8 @@ class Conflict(ApiError):
 class TopicReplaced(Conflict):
     """409: the topic was deleted, and another topic of its name was created. Nothing was done.
 
-    Offsets, ack ids and producers of the earlier topic are meaningless in the new topic. To
-    continue there, make a new producer, subscribe again, or read from `earliest`, `latest` or a
-    time.
+    Offsets, ack ids and producers of the earlier topic mean nothing there: make a new producer,
+    subscribe again, or read from `earliest`, `latest` or a time.
     """
 
     name = "topic-replaced"
@@ -127,7 +126,7 @@ class TopicReplaced(Conflict):
 
 
 class Trimmed(ApiError):
-    """410: retention removed the offset; `earliest` is the first offset that is left."""
+    """410: retention removed the offset; `earliest` is the first that is left."""
 
     name = "trimmed"
 

@@ -1,8 +1,7 @@
-"""Reads all partitions of a topic: one after the other to their ends, or follows all at once.
+"""Read all partitions of a topic: one after the other to their ends, or follow all at once.
 
-An offset belongs to a partition, so a read of several begins at `earliest`, `latest` or a time.
-Each partition is in order; between partitions there is no order. While all partitions are followed,
-added partitions join, from their first message on.
+Only messages of the same partition are in order. A follower joins partitions that are added, from
+their first message on.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ async def starts_of(
     of: Incarnation,
     compacted: bool = False,
 ) -> dict[int, str | int]:
-    """Return the place where reading begins, for each partition.
+    """Return where reading begins, for each partition.
 
     Raises `InvalidCall` if `start` is a place in a single partition and there are several.
     """
@@ -50,7 +49,6 @@ async def starts_of(
 async def only_partition(
     transport: Transport, topic: TopicName, at: str | int, *, of: Incarnation
 ) -> int:
-    """Find the offset of `at` in the only partition. Raises `InvalidCall` if there are several."""
     found = await _offsets(transport, topic, at, of=of)
     if len(found) > 1:
         raise one_of(topic, len(found), "each has its own offsets")
@@ -58,7 +56,7 @@ async def only_partition(
 
 
 def is_within_one(start: str | int) -> bool:
-    """Whether `start` is an offset or a message id, which belong to a single partition."""
+    """Whether `start` is an offset or a message id."""
     if isinstance(start, int):
         return True
     numbers = [whole(part) for part in start.split(":")]
@@ -98,8 +96,9 @@ async def _offsets(
 
 
 async def first_of(reads: list[Coroutine[Any, Any, list[Message]]]) -> list[Message]:
-    """Return the messages of the first read that has some; an empty list if all are empty.
-    Raises the error of any read."""
+    """Return the messages of the first read that has some, else none. Raises the error of any
+    read.
+    """
     tasks = [asyncio.create_task(one) for one in reads]
     try:
         for found in asyncio.as_completed(tasks):
@@ -113,7 +112,6 @@ async def first_of(reads: list[Coroutine[Any, Any, list[Message]]]) -> list[Mess
 
 
 async def one_after_another(sources: Mapping[int, Pages]) -> Pages:
-    """Yield all pages of the first partition, then of the next, and so on."""
     for _, source in sorted(sources.items()):
         async with aclosing(source) as found:
             async for page in found:
@@ -123,10 +121,9 @@ async def one_after_another(sources: Mapping[int, Pages]) -> Pages:
 async def all_at_once(
     sources: Mapping[int, Pages], more: Callable[[set[int]], Awaitable[Mapping[int, Pages]]]
 ) -> Pages:
-    """Yield pages of all partitions as they arrive, each partition in order.
+    """Yield pages of all partitions as they arrive, at most one of each partition in advance.
 
-    At most one page of each partition waits. `more` is asked every `LOOK_AGAIN_S` for new
-    partitions. Raises the first error of any partition.
+    `more` is asked every `LOOK_AGAIN_S` for new partitions. Raises the first error.
     """
     ready: asyncio.Queue[tuple[list[Message], asyncio.Event] | BaseException] = asyncio.Queue()
     tasks: dict[asyncio.Task[None], int] = {}

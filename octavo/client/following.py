@@ -1,12 +1,9 @@
 """A partition's messages page by page: to its end, or without end (followed).
 
-The client reads stored messages by calls, and fetches the next page while the caller works on a
-long page. At the end of the partition, a follower opens a stream, in which the owner sends new
-batches as they are stored: one write for each message and reader, a third of the cost of a call for
-each. When a stream ends, breaks off or is refused, the next call continues at the same offset,
-reports the error if there is one, and finds the new owner. A reader may be slow: the client stops
-reading its stream, and the broker ends it at some point. While no message comes, the client waits
-by long polls, which then cost less than a stream.
+Stored messages are read by calls. At the end, a follower opens a stream, in which the owner sends
+new batches: a third of the cost of calls. When it breaks off or is refused, the next call continues
+at the same offset and finds the new owner. While no message comes, the client waits by long polls,
+which then cost less.
 """
 
 from __future__ import annotations
@@ -31,8 +28,7 @@ WAIT_S = 20.0
 QUIET_S = 15.0
 """A broker ends a stream without messages after this time."""
 STREAM_AGAIN_S = 30.0
-"""How long a client that was refused a stream does not ask again: the broker has too many
-streams, or is too old for streams of batches."""
+"""The wait after a refusal: the broker has too many streams, or is too old for them."""
 
 
 async def pages(
@@ -45,7 +41,7 @@ async def pages(
     follow: bool,
     compacted: bool,
 ) -> AsyncGenerator[list[Message], None]:
-    """Yield messages in order, in pages; raises the errors of `read_messages`."""
+    """Yield pages in order. Raises the errors of `read_messages`."""
     loop = asyncio.get_running_loop()
 
     def reading(place: str | int, wait_s: float) -> asyncio.Task[ReadBatch]:
@@ -94,7 +90,8 @@ async def _streamed(
     transport: Transport, topic: TopicName, partition: int, offset: int, of: Incarnation
 ) -> AsyncGenerator[list[Message], None]:
     """Yield messages from `offset` on, until the stream ends. Raises `ClientError`,
-    `InvalidBatch`."""
+    `InvalidBatch`.
+    """
     times = Times()
     placed = False
 

@@ -1,13 +1,11 @@
-"""Decides when a loop over deliveries acks and extends its messages. Pure.
+"""Decide when a loop over deliveries acks and extends its messages. Pure.
 
     received → held → with the loop's body → done → acked
 
-The messages of a receive are a `Hand`: the body works through it, on any thread, and only counts
-the messages that it has taken. Every unfinished message is leased for `lease_s`, counted from its
-receipt or last extension; the client extends the lease after a third of that time, and acks
-finished messages within a sixth of a lease, or a second. It requests only the messages that the
-body can process in a quarter of a lease at its latest pace, so that a consumer that dies withholds
-few messages from others. Only for a fast body does the client fetch the next hand in advance. Times
+The body works through a `Hand`, on any thread, and only counts the messages that it has taken. An
+unfinished message's lease is extended after a third of `lease_s`; finished messages are acked
+within a sixth of it, or a second. Only so many messages are requested as the body can process in a
+quarter of a lease at its latest pace, so that a consumer that dies withholds few from others. Times
 are seconds of a monotonic clock, which the caller passes in.
 """
 
@@ -21,7 +19,7 @@ from octavo.client.types import Delivery
 FIRST_MAX = 50
 """Messages asked for before the pace is known."""
 AHEAD_S = 0.2
-"""While a body takes less than this for a hand, the client fetches the next hand in advance."""
+"""If a body takes less for a hand, the client fetches the next hand in advance."""
 ACK_S = 1.0
 """Finished messages are acked within this time, together."""
 HELD_SHARE = 4
@@ -32,7 +30,7 @@ _PACE_KEPT = 0.9
 
 
 class Due(NamedTuple):
-    """A call to make: ack ids to ack, and ack ids to extend."""
+    """Ack ids to ack, and ack ids to extend."""
 
     acks: list[str]
     extend: list[str]
@@ -49,12 +47,13 @@ class Hand:
         """How many messages the body has taken: all but the last are done."""
         self.gone: frozenset[str] = frozenset()
         """Ack ids whose leases have ended: other consumers get these messages, so the body must
-        not."""
+        not.
+        """
         self.ended: BaseException | None = None
         """Why the body gets no more messages."""
 
     def __iter__(self) -> Iterator[Delivery]:
-        """Yield each message once. Raises `ended`."""
+        """Raises `ended`."""
         for number, delivery in enumerate(self.deliveries[self.taken :], self.taken + 1):
             if self.ended is not None:
                 raise self.ended
@@ -87,7 +86,7 @@ class Handing:
 
     @property
     def is_quick(self) -> bool:
-        """Whether the body is so fast that the next hand should be fetched in advance."""
+        """Whether the next hand should be fetched in advance."""
         given = len(self._hand.deliveries)
         if self._pace_s is None or given < FIRST_MAX:
             return False
@@ -132,7 +131,6 @@ class Handing:
         self._noticed, self._noticed_s = done, now_s
 
     def is_due(self, now_s: float) -> bool:
-        """Return whether acks or extensions have to be sent now."""
         self.notice(now_s)
         if self._done:
             late_s = min(ACK_S, self._lease_s / ACK_SHARE)
@@ -151,7 +149,6 @@ class Handing:
         return Due(acks, extend)
 
     def not_sent(self, due: Due) -> None:
-        """Keep these acks to send them again: they may not have arrived."""
         self._done = due.acks + self._done
 
     def stale(self, ack_ids: Iterable[str]) -> None:

@@ -1,8 +1,7 @@
-"""Keeps calls to the topic that was seen first, even if another topic gets its name.
+"""Keep calls to the topic that was seen first, even if another topic gets its name.
 
-A topic that was deleted and created again is a different topic, in which earlier offsets, sequences
-and ack ids are meaningless. Brokers name the topic's incarnation in each answer, and refuse a call
-that names an earlier incarnation.
+Earlier offsets, sequences and ack ids mean nothing in it. Brokers name a topic's incarnation in
+each answer, and refuse a call that names an earlier one.
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ HEADER = "Octavo-Incarnation"
 
 
 class Incarnation:
-    """The incarnation of a producer's, reader's or consumer's topic; empty before the first
-    answer."""
+    """Empty before the first answer."""
 
     __slots__ = ("seen",)
 
@@ -22,7 +20,6 @@ class Incarnation:
         self.seen = seen
 
     def headers(self) -> dict[str, str]:
-        """Return the headers that name it in a call."""
         return {HEADER: self.seen} if self.seen else {}
 
     def agrees(self, headers: Mapping[str, str]) -> bool:

@@ -1,8 +1,7 @@
-"""Encodes Python's values as JSON, and refuses values that would be read back differently.
+"""Encode Python's values as JSON, and refuse values that would be read back differently.
 
-An encoder alone silently turns NaN into null, sets and tuples into lists, and times and numbers as
-keys into text. So each value is encoded, decoded again and compared, all in C. Only if these differ
-does Python code walk through the value, to name the place.
+An encoder silently turns NaN into null, sets and tuples into lists, and keys into text. So each
+value is encoded, decoded and compared, in C; only a difference is searched in Python.
 """
 
 from __future__ import annotations
@@ -42,7 +41,6 @@ def json_bytes(value: Any, what: str = "value") -> bytes:
 
 
 def _is_same(data: bytes, value: Any) -> bool:
-    """Whether `data` decodes to the given value."""
     try:
         return bool(msgspec.json.decode(data) == value)
     except (ValueError, RecursionError):
@@ -58,7 +56,7 @@ def api_json(value: Any, what: str) -> bytes:
 
 
 def text_bytes(text: str, what: str) -> bytes:
-    """Encode text as UTF-8. Raises `NotJson` for half of a surrogate pair."""
+    """Raises `NotJson` for half of a surrogate pair."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:
@@ -66,7 +64,6 @@ def text_bytes(text: str, what: str) -> bytes:
 
 
 def not_json(value: Any, what: str) -> NotJson:
-    """Make the error that says why, and at which place, a value has no JSON form."""
     place, why = next(_faults(value, what, 0), (what, "JSON cannot hold this value unchanged"))
     if len(place) > _PLACE_CHARACTERS_MAX:
         half = _PLACE_CHARACTERS_MAX // 2

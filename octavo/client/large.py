@@ -1,8 +1,7 @@
-"""Large messages: sends and reads bodies as streams.
+"""Large messages: send and read bodies as streams.
 
-A broker answers an upload when all of it is durable. Each upload has a name, so that it can be
-repeated if its answer is lost, and is stored once. A body that is read is checked against the
-length and the checksum that the broker names.
+Each upload has a name, so that a repeat is stored once. A body that is read is checked against the
+broker's length and checksum.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from octavo.protocol.checksum import crc32c
 from octavo.protocol.large import BrokenBody
 
 Source = bytes | os.PathLike[str]
-"""A body: bytes, or the path of a file."""
+"""Bytes, or the path of a file."""
 PART_BYTES = 256 * 1024
 """Bytes of a file that are read and sent at a time."""
 SLOWEST_BYTES_S = 512 * 1024
@@ -39,7 +38,7 @@ async def upload(
     partition: int | None,
     of: Incarnation,
 ) -> Position:
-    """Send a body until it is stored. Raises as `Transport.call` does, `InvalidCall`, `OSError`."""
+    """Send a body until it is stored. Raises as `Transport.call`, `InvalidCall`, `OSError`."""
     if not isinstance(source, bytes | bytearray | memoryview | str | os.PathLike):
         raise InvalidCall(
             "the body of a large message must be bytes or the path of a file, "
@@ -133,7 +132,7 @@ def _text(what: str, value: bytes | None) -> str:
 async def body_of(
     transport: Transport, name: TopicName, partition: int, offset: int, of: Incarnation
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the pieces of a message's body. Raises as `Transport.stream` does, `BrokenBody`."""
+    """Raises as `Transport.stream`, `BrokenBody`."""
     told: dict[str, str] = {}
     found = transport.stream(
         f"/v1/topics/{name}/partitions/{partition}/messages/{offset}/body",

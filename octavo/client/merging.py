@@ -1,9 +1,8 @@
-"""`Merged`: a single loop over the deliveries of several topics or partitions.
+"""A single loop over the deliveries of several topics or partitions.
 
-Each source has its own loop (deliveries.py), which receives, extends and acks, and holds one hand
-at a time; the body works on the first hand that is ready. Sources come and go. When a source is
-removed, the body first finishes its current message: finished messages are acked, the others given
-back.
+Each source has its own loop, which receives, extends and acks; the body works on the first hand
+that is ready. When a source is removed, the body finishes its message: finished messages are acked,
+the others given back.
 """
 
 from __future__ import annotations
@@ -19,8 +18,6 @@ from octavo.client.types import Delivery, amount
 
 
 class Source:
-    """A loop among several."""
-
     def __init__(self, key: Hashable, loop: DeliveryLoop, *, auto_ack: bool) -> None:
         self.key = key
         self.loop = loop
@@ -28,7 +25,6 @@ class Source:
         self.leaving = False
         """The body gets no more messages of this source."""
         self.in_hand = False
-        """The body works on messages of this source."""
         self.free = asyncio.Event()
         """Set when the body has finished the source's hand."""
         self.task: asyncio.Task[None] | None = None
@@ -57,8 +53,7 @@ class SourceHand:
 
 
 class Merged:
-    """All sources of a consumer. `on_lost` judges an error that ends a source; True: the source
-    is gone, which is expected."""
+    """`on_lost` judges an error that ends a source; True: it is expected."""
 
     def __init__(
         self,
@@ -77,11 +72,9 @@ class Merged:
 
     @property
     def keys(self) -> list[Hashable]:
-        """List the keys of all sources, including leaving sources."""
         return list(self._sources)
 
     def add(self, key: Hashable, consumer: Consumer, lease_s: float) -> None:
-        """Add a source, and receive from it."""
         loop = DeliveryLoop(consumer, lease_s, auto_ack=self._auto_ack, batch=self._batch)
         self._loops[loop] = None
         source = self._sources[key] = Source(key, loop, auto_ack=self._auto_ack)
@@ -90,7 +83,7 @@ class Merged:
     async def remove(self, key: Hashable, within_s: float) -> None:
         """Remove a source: ack finished messages, give back the rest. Wait `within_s` for the body.
 
-        Raises nothing: a message that could not be acked is delivered again to another consumer.
+        Raises nothing: a message that could not be acked is delivered again.
         """
         source = self._sources.get(key)
         if source is None or source.leaving:
@@ -104,7 +97,6 @@ class Merged:
             await self._end(source)
 
     def fail(self, error: Exception) -> None:
-        """Raise `error` to the body."""
         self._ready.put_nowait(error)
 
     async def between(self) -> None:
@@ -131,7 +123,7 @@ class Merged:
             source.free.set()
 
     async def close(self) -> None:
-        """Ack finished messages, give back the others. Raises `AcksUnsent` when that fails."""
+        """Raises `AcksUnsent` when the last acks could not be sent."""
         failed: Exception | None = None
         for source in tuple(self._sources.values()):
             source.leaving = True

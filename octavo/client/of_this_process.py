@@ -11,7 +11,6 @@ class OfThisProcess:
     """Refuses copies and pickles with an `InvalidCall` that says what to do."""
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        """Called by `pickle`, `copy` and `multiprocessing`."""
         raise InvalidCall(
             f"{self!r} holds connections, so it cannot be pickled or copied: pass the URL, and "
             "make a client where it is used"

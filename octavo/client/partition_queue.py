@@ -1,19 +1,14 @@
-"""Sends a producer's messages to a partition: in batches, in order, each stored once.
+"""Send a producer's messages to a partition: in batches, in order, each stored once.
 
-A batch gets its sequence when it is sent, and keeps its bytes until the broker has answered; up to
-`window` batches are under way at once. A batch without an answer (broker killed, 503, 504) is sent
-again with the same sequence, so the owner, or the owner after a take-over, stores it once and in
-order.
+A batch gets its sequence when it is sent, and keeps its bytes until it is answered. Without an
+answer it is sent again with the same sequence, so the owner stores it once and in order. Up to
+`window` batches are under way, each on its own connection; the broker refuses a batch that
+overtakes another. So after a gap or a failed attempt a single batch is under way until it is
+stored, then two, and so on; many unsent batches are then sent as one.
 
-Each batch has its own connection: the broker refuses a batch that overtakes an earlier batch as a
-gap. So after a gap, or a failed attempt, a single batch is under way until it is stored, then two,
-and so on up to `window`; batches to repeat are sent first, in their order. To catch up, many unsent
-batches are sent as one, so that few round trips are enough.
-
-When a batch is refused for good, the later batches of this partition fail with `ProducerFailed`.
-Messages sent after that begin the next epoch, and brokers refuse batches of the old epoch that are
-still under way. When the topic was deleted and created again, nothing more is sent: the caller must
-decide whether the new topic is meant.
+When a batch is refused for good, the later batches fail with `ProducerFailed`. Messages sent after
+that begin the next epoch, so that brokers refuse old batches still under way. When the topic was
+created again, nothing more is sent: the caller must decide whether it is meant.
 """
 
 from __future__ import annotations
@@ -44,7 +39,7 @@ SEQUENCE_MODULUS = 2**31
 EPOCH_MAX = 2**15 - 1
 MESSAGES_PER_BATCH_MAX = 100_000
 MERGED_BYTES_MAX = 256 * 1024
-"""The size of batches when the producer catches up, and merges waiting batches."""
+"""The size of batches that are merged to catch up."""
 
 
 class Batch:
@@ -66,21 +61,19 @@ class Batch:
         """Whether a receipt has raised its error to the caller."""
 
     def merge(self, other: Batch) -> None:
-        """Append the messages of the next batch, which was not sent, to this batch."""
+        """Append the messages of the next batch, which was not sent."""
         self.merged.append((other, len(self.items)))
         self.items += other.items
         self.bytes += other.bytes
         other.items = []
 
     def store(self, stored: Stored) -> None:
-        """Answer the callers of all its messages."""
         for part, start in self.merged:
             part.done.set_result(stored.part(start))
         self.done.set_result(stored)
         self.items = []  # receipts live on
 
     def fail(self, error: OctavoError) -> None:
-        """Fail the callers of all its messages."""
         for part, _ in self.merged:
             part.done.set_exception(error)
         self.done.set_exception(error)
@@ -121,7 +114,6 @@ class Stored:
         return part
 
     def position(self, index: int) -> Position:
-        """Return the position of the batch's message number `index`."""
         index -= self.before
         if self.first_offset < 0 or index < 0:
             return Position(self.partition, -1, "", self.duplicate or index < 0)
@@ -133,8 +125,6 @@ ACCESS_EPOCH = "Producer-Access-Epoch"
 
 
 class PartitionQueue:
-    """A producer's queue for a partition. Used by `Producer` only."""
-
     def __init__(
         self,
         transport: Transport,
@@ -172,7 +162,6 @@ class PartitionQueue:
         """Why no message can be sent any more."""
 
     def describe(self) -> dict[str, int]:
-        """Count resources in use, for tests; all are 0 at rest."""
         return {
             "open": 0 if self.open_batch is None else len(self.open_batch.items),
             "sealed": len(self._sealed),
@@ -221,7 +210,6 @@ class PartitionQueue:
         self._fill_window()
 
     def pending(self) -> list[asyncio.Future[Stored]]:
-        """List the futures of batches that are not answered yet."""
         return [batch.done for batch in self._batches()]
 
     @property
@@ -258,7 +246,6 @@ class PartitionQueue:
 
     @property
     def _has_room(self) -> bool:
-        """Whether another batch may be sent."""
         return len(self._window) < self._width
 
     def _fill_window(self) -> None:
@@ -308,7 +295,6 @@ class PartitionQueue:
             self._refuse(batch, ProducerFailed(f"{type(error).__name__}: {error}"))
 
     async def _send(self, batch: Batch) -> Stored:
-        """Send the batch until it is stored. Raises the transport's errors."""
         deadline = self._loop.time() + self._options.delivery_timeout_ms / 1000
         done = 0
         body = self._body(batch, done)
@@ -410,10 +396,7 @@ class PartitionQueue:
             batch.fail(error)
 
     def _next_epoch(self) -> None:
-        """Restart the sequences in a new epoch.
-
-        In the old epoch, brokers would take later messages for repeats, and drop them.
-        """
+        """Restart the sequences: in the old epoch, brokers would drop later messages as repeats."""
         self._sequence = 0
         if self._epoch < EPOCH_MAX:
             self._epoch += 1

@@ -1,7 +1,7 @@
 """A producer: batches messages by partition, and sends them in order, each stored once.
 
-A message with a key goes to the key's partition (Kafka's murmur2). Messages without a key go to the
-same partition until its batch is full. `send` waits only while too many bytes are unanswered.
+A key goes to its partition by Kafka's murmur2. Messages without a key go to the same partition
+until its batch is full. `send` waits only while too many bytes are unanswered.
 """
 
 from __future__ import annotations
@@ -49,8 +49,6 @@ BATCH_BYTES_MAX = 2 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerOptions:
-    """How a producer works."""
-
     producer_id: int
     epoch: int = 0
     encoding: Encoding = field(default_factory=BatchEncoding)
@@ -58,16 +56,17 @@ class ProducerOptions:
     """A batch that is not full waits this long for more; 0 sends at the next loop turn."""
     batch_bytes: int = 256 * 1024
     """A batch of this size is sent at once. After an interruption, waiting batches are sent
-    together, up to 256 KiB."""
+    together, up to 256 KiB.
+    """
     window: int = 4
-    """How many batches of a partition may be under way at once."""
+    """Batches of a partition that may be under way at once."""
     pending_bytes_max: int = 32 * 1024 * 1024
     """Unanswered bytes of all partitions; above it `send` waits."""
     delivery_timeout_ms: int = 120_000
     """How long a batch is sent again before its outcome is given up as unknown."""
 
     def __post_init__(self) -> None:
-        """Check the options. Raises `InvalidCall`."""
+        """Raises `InvalidCall`."""
         whole_number(self.epoch, "producer option epoch", 0, EPOCH_MAX)
         amount(self.linger_ms, "producer option linger_ms", "milliseconds")
         for name in ("batch_bytes", "window", "pending_bytes_max", "delivery_timeout_ms"):
@@ -82,7 +81,7 @@ class ProducerOptions:
 
 
 def known_options(options: ProducerSettings) -> ProducerSettings:
-    """Return the options. Raises `InvalidCall` for an unknown option."""
+    """Raises `InvalidCall` for an unknown option."""
     known = ProducerSettings.__annotations__
     for name in options:
         if name not in known:
@@ -91,10 +90,7 @@ def known_options(options: ProducerSettings) -> ProducerSettings:
 
 
 def producer_id_of(text: str | int | None, rng: random.Random) -> int:
-    """Return a number as it is, the SHA-256 of a name (as brokers do), or a random number for None.
-
-    Raises `InvalidCall` for other values.
-    """
+    """Return a number as it is, a name's SHA-256 (as brokers do), or a random number for None."""
     if text is None:
         return rng.getrandbits(63)
     return text if isinstance(text, int) else producer_number(plain_text(text, "producer_id"))
@@ -139,7 +135,6 @@ RELEASE_S = 5.0
 
 
 def access_path(topic: TopicName, number: int) -> str:
-    """Return the path for exclusive access to a partition."""
     return f"/v1/topics/{topic}/partitions/{number}/producer-access"
 
 
@@ -181,8 +176,7 @@ async def acquire_access(
 class Producer(OfThisProcess):
     """Made by `AsyncClient.producer`; an async context manager that flushes at its end.
 
-    Belongs to the topic that existed then: when it is deleted and created again, every message
-    fails with `TopicReplaced`.
+    When its topic is deleted and created again, every message fails with `TopicReplaced`.
     """
 
     def __init__(
@@ -230,7 +224,6 @@ class Producer(OfThisProcess):
         self._closed = False
 
     def describe(self) -> dict[str, int]:
-        """Count resources in use, for tests; all are 0 at rest."""
         return {"bytes": self._pending_bytes}
 
     def waits_in_vain(self) -> str:
@@ -240,7 +233,6 @@ class Producer(OfThisProcess):
         return "senders wait for room although there is room" if waits else ""
 
     def __repr__(self) -> str:
-        """Name the topic, and how many messages are unanswered."""
         closed = ", closed" if self._closed else ""
         return f"Producer({self.topic}, {self.unanswered} unanswered{closed})"
 
@@ -266,9 +258,8 @@ class Producer(OfThisProcess):
     ) -> Receipt:
         """Accept a message; await the receipt for its position, once it is durable.
 
-        `deliver_at_ms`: shared subscriptions deliver it no earlier (ms since 1970, UTC).
-        Raises `InvalidCall` (`MessageTooLong` for a message beyond the fixed bounds) and
-        `TopicReplaced`.
+        `deliver_at_ms`: shared subscriptions deliver it no earlier (ms since 1970, UTC). Raises
+        `InvalidCall` (`MessageTooLong` beyond the fixed bounds), `TopicReplaced`.
         """
         while not self._room.is_set():
             await self._room.wait()
@@ -287,7 +278,7 @@ class Producer(OfThisProcess):
         partition: int | None = None,
         deliver_at_ms: int | None = None,
     ) -> Receipt:
-        """Like `send`, without waiting for room, for callers that check `has_room` themselves."""
+        """Like `send`, without waiting for room; the caller checks `has_room`."""
         self.check(partition)
         name = key_bytes(key)
         item, size = self.item(value, name, headers, timestamp_ms, deliver_at_ms)
@@ -298,7 +289,6 @@ class Producer(OfThisProcess):
         return await self.send_pairs(keyed_values(pairs))
 
     async def send_pairs(self, named: Sequence[tuple[bytes | None, Value]]) -> list[Receipt]:
-        """Do what `send_all` does, with pairs that were checked."""
         items = [self.item(value, key, None, None, None) for key, value in named]
         receipts = []
         for (key, _), (item, size) in zip(named, items, strict=True):
@@ -366,7 +356,6 @@ class Producer(OfThisProcess):
         return self._room.is_set()
 
     async def until_room(self) -> None:
-        """Wait until `has_room`."""
         while not self._room.is_set():
             await self._room.wait()
 
@@ -416,7 +405,6 @@ class Producer(OfThisProcess):
                 )
 
     async def __aenter__(self) -> Producer:
-        """Return the producer."""
         return self
 
     async def __aexit__(
@@ -425,11 +413,10 @@ class Producer(OfThisProcess):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Flush, unless the block failed."""
         await self.close(flush=kind is None)
 
     def _release(self, size: int, stored: int) -> None:
-        """Release the `size` bytes of an answered batch, of which `stored` messages are durable."""
+        """Release the bytes of an answered batch, of which `stored` messages are durable."""
         self._pending_bytes -= size
         self.stored_count += stored
         if self._pending_bytes < self._pending_bytes_max:
@@ -445,7 +432,7 @@ class Producer(OfThisProcess):
 
 
 class Opening:
-    """The result of `AsyncClient.producer`: await it for a producer, or enter it as a block.
+    """The result of `AsyncClient.producer`: await it, or enter it as a block.
 
     The end of the block flushes and closes the producer.
     """
@@ -459,11 +446,9 @@ class Opening:
         return self.made().__await__()
 
     def made(self) -> Coroutine[Any, Any, Producer]:
-        """Return the coroutine that opens the producer."""
         return self._make()
 
     async def __aenter__(self) -> Producer:
-        """Open the producer. Raises `NotFound`."""
         self._made = await self._make()
         return self._made
 
@@ -473,6 +458,5 @@ class Opening:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Flush, unless the block failed, and close."""
         assert self._made is not None
         await self._made.__aexit__(kind, error, trace)

@@ -1,8 +1,4 @@
-"""Reads a partition without a subscription.
-
-The broker sends record batches unchanged; the client checks each checksum and decodes the messages.
-So values arrive byte for byte, and the broker does no work for each message.
-"""
+"""Read a partition without a subscription. The client checks checksums and decodes batches."""
 
 from __future__ import annotations
 
@@ -84,8 +80,8 @@ def opened(
 ) -> list[Message]:
     """Decode the messages from `first` on in consecutive batches. Raises `InvalidBatch`.
 
-    `entries` are ledger and entry of each batch; without it, they precede each batch in `batches`.
-    Brokers before 0.2 send none, and then message ids are empty.
+    `entries`: ledger and entry of each batch; without it, they precede each batch. Brokers before
+    0.2 send none, and then message ids are empty.
     """
     messages: list[Message] = []
     view = memoryview(batches)

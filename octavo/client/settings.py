@@ -14,8 +14,7 @@ Size = int | str
 class Retention(TypedDict, total=False):
     """How long messages are kept that every subscription has acked; the others are kept anyway.
 
-    A broker removes whole closed ledgers. None, or left out: no bound. With two bounds, the first
-    that is reached counts.
+    A broker removes whole closed ledgers. None: no bound. The first bound that is reached counts.
     """
 
     time: Time | None
@@ -25,7 +24,7 @@ class Retention(TypedDict, total=False):
 
 
 class Rollover(TypedDict, total=False):
-    """When a partition closes its ledger and begins a new ledger: at the first of these bounds."""
+    """When a partition begins a new ledger: at the first of these bounds."""
 
     time: Time
     size: Size
@@ -39,13 +38,15 @@ class BacklogQuota(TypedDict, total=False):
     time: Time | None
     """Since its oldest unacked message was stored."""
     policy: Literal["hold", "reject", "evict"] | None
-    """`hold`: publishes wait, then fail with 429; `reject`: they fail with 409 at once; `evict`:
-    the oldest messages count as acked for the subscription."""
+    """`hold`: publishes wait, then fail with 429; `reject`: they fail with 409; `evict`: the oldest
+    messages count as acked.
+    """
 
 
 class Rates(TypedDict, total=False):
     """Bounds of publishing and reading each second, for each broker that owns partitions of the
-    topic."""
+    topic.
+    """
 
     publish_bytes: Size | None
     publish_messages: int | Literal["off"] | None
@@ -57,11 +58,11 @@ class Compaction(TypedDict, total=False):
     """When brokers compact the topic by themselves: docs/compaction.md."""
 
     after_size: Size
-    """Compact when closed ledgers have this many new bytes (64 MiB if not set), and also
-    `dirty_ratio` is reached."""
+    """Compact when closed ledgers have this many new bytes (default 64 MiB) and `dirty_ratio` is
+    reached.
+    """
     dirty_ratio: float
-    """Compact when this share of the messages to read is new (0.5 if not set), and also
-    `after_size` is reached."""
+    """Compact when this share of the messages is new (default 0.5) and `after_size` is reached."""
     tombstones: Time
     """The view drops a tombstone of this age, a day if not set."""
     delete_raw: bool
@@ -71,8 +72,8 @@ class Compaction(TypedDict, total=False):
 class Policies(TypedDict, total=False):
     """Policies of a topic, or of a namespace for its topics that have none of their own.
 
-    None removes the topic's own value. The text `off` in place of a time, size or rate means no
-    bound, even where the namespace has one.
+    None removes the topic's own value. `off` in place of a time, size or rate means no bound, even
+    where the namespace has one.
     """
 
     retention: Retention | None
@@ -109,20 +110,21 @@ class NamespaceSettings(Policies, total=False):
 
 
 class Quota(TypedDict, total=False):
-    """Bounds of a user or a namespace. None, or left out: the default of its kind; −1: no bound."""
+    """Bounds of a user or namespace, at each broker. None: the default of its kind; −1: no
+    bound.
+    """
 
     requests: int | None
-    """Calls each second. Each broker counts on its own for all bounds that hold each second."""
+    """Calls each second."""
     publish_bytes: int | None
     publish_messages: int | None
     read_bytes: int | None
     read_messages: int | None
     connections: int | None
-    """Open connections of a user at each broker."""
+    """Open connections of a user."""
     streams: int | None
-    """Open streams of a user at each broker."""
+    """Open streams of a user."""
     topics: int | None
-    """Topics of a namespace."""
 
 
 class Rule(TypedDict):
@@ -155,13 +157,13 @@ class Schema(TypedDict, total=False):
 
 class TopicSettings(Policies, total=False):
     """Settings of a topic, except partitions and quorums. A broker refuses an unknown one by
-    name."""
+    name.
+    """
 
     rollover: Rollover
     compaction: Compaction | None
     """None: brokers do not compact the topic on their own."""
     schema: Schema | None
-    """The schema that its messages follow."""
 
 
 class TopicChanges(TopicSettings, total=False):
@@ -202,34 +204,36 @@ class SubscriptionSettings(TypedDict, total=False):
     retry_backoff: Backoff | None
     """The wait before a redelivery, unless a nack names a delay; None: no wait."""
     max_deliveries: int | None
-    """After this many deliveries without an ack, a message goes to the dead-letter topic; None:
-    never."""
+    """After these deliveries without an ack, a message goes to the dead-letter topic; None:
+    never.
+    """
     dead_letter_topic: str | None
     """`topic` or `namespace/topic`; `{topic}-{subscription}-dlq` if left out."""
     dead_letter_subscription: str | None
     """The subscription to create on the dead-letter topic; by default of the same name."""
     retry_topic: str | None
-    """Unacked messages move to this topic and are delivered from there when they are due:
-    `topic` or `namespace/topic`; `{topic}-{subscription}-retry` if only `retry_deliveries` is
-    given."""
+    """Unacked messages move to this topic and are delivered from there when due;
+    `{topic}-{subscription}-retry` if only `retry_deliveries` is given.
+    """
     retry_deliveries: int | None
-    """Deliveries from this topic, at least one, before a message moves to the retry topic; None:
-    all, or one with a retry topic."""
+    """Deliveries from this topic before a message moves to the retry topic; None: all, or one with
+    a retry topic.
+    """
     retry_subscription: str | None
     """The subscription to create on the retry topic; by default of the same name."""
     consumer_timeout: Time
-    """How long after its last call a consumer keeps a key or a partition while it holds no
-    message of it; 2 s if left out."""
+    """How long an idle consumer keeps a key or partition of which it holds no message; 2 s if left
+    out.
+    """
     max_unacked: int | None
     """Unacked messages of a partition at all consumers together; None: the broker's bound."""
     max_unacked_per_consumer: int | None
     """Unacked messages of a partition at a single consumer."""
     filter: Filter | None
     durable: bool
-    """False: the owner writes down no acks. The subscription starts over when a partition
-    changes its owner. It is removed when no consumer has received, acked or held a message for
-    the broker's `non_durable_expiry_ms` (a minute); calls then fail with `NotFound`, and
-    `subscribe` creates a new one."""
+    """False: acks are not written down. The subscription starts over when a partition changes its
+    owner, and is removed after `non_durable_expiry_ms` (a minute) without use.
+    """
 
 
 class ProducerSettings(TypedDict, total=False):
@@ -240,10 +244,9 @@ class ProducerSettings(TypedDict, total=False):
     linger_ms: float
     """How long a batch waits for more messages; 0 sends it at the next turn of the loop."""
     batch_bytes: int
-    """A batch of this size is sent at once; at most 2 MiB. After an interruption, waiting
-    batches are sent together, up to 256 KiB."""
+    """A batch of this size is sent at once; at most 2 MiB."""
     window: int
-    """How many batches of a partition may be under way at once."""
+    """Batches of a partition that may be under way at once."""
     pending_bytes_max: int
     """`send` waits while more bytes than this, in all partitions, are unanswered."""
     delivery_timeout_ms: int

@@ -1,8 +1,7 @@
 """A consumer of a subscription: receive, acknowledge, seek.
 
-Calls need no session: any broker takes an ack id until its lease ends. A planned hand-over of the
-partition keeps leases, a crash of its owner ends them. A message that was received and not acked in
-time is delivered again (`delivery_count` grows).
+Any broker takes an ack id until its lease ends. A planned hand-over of the partition keeps leases,
+a crash of its owner ends them.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from octavo.protocol.ack_ids import in_ranges
 LEASE_S = 30.0
 """The lease of a subscription without a setting."""
 IN_TURN_MAX = 16
-"""With more partitions than this, a loop asks the topic instead of each partition."""
+"""With more partitions, a loop asks the topic instead of each partition."""
 COUNTED_S = 30.0
 """How long a count of partitions is used: their number may grow."""
 HAND_MAX = 5_000
@@ -45,8 +44,7 @@ Handover = Delivery | str
 class Subscription(OfThisProcess):
     """Made by `AsyncClient.subscribe` and `AsyncClient.subscription`.
 
-    It belongs to the topic that it saw first. When that topic is deleted and created again, every
-    call raises `TopicReplaced`.
+    When its topic is deleted and created again, every call raises `TopicReplaced`.
     """
 
     def __init__(
@@ -65,8 +63,9 @@ class Subscription(OfThisProcess):
         self.consumer = consumer
         self.priority = priority
         self.held_back: str | None = None
-        """Why the last `receive` gave no message although there are some: too many are unacked,
-        or they are for other consumers."""
+        """Why the last `receive` gave no message although there are some: too many are unacked, or
+        they are for other consumers.
+        """
         self._transport = transport
         self._of = of
         self._loops = loops
@@ -93,13 +92,10 @@ class Subscription(OfThisProcess):
     ) -> list[Delivery]:
         """Receive up to `messages_max` messages, leased to this consumer for the ack timeout.
 
-        Returns an empty list when no message came within `wait_s` (seconds, at most 60); if
-        messages are held back, `held_back` then says why. Raises `NotFound`, `Conflict` (the
-        subscription is exclusive, and another consumer holds it).
-
-        With a `partition` the call goes straight to its owner. Use it where consumers share the
-        work by partition, or need a partition's order: a lost answer then leaves no gap.
-        `generation`: the generation in which the consumer group gave this member the partition.
+        Returns an empty list when no message came within `wait_s` (seconds, at most 60); see
+        `held_back`. With a `partition` the call goes straight to its owner, and keeps that
+        partition's order. `generation`: in which the consumer group gave the partition. Raises
+        `NotFound`, `Conflict` (another consumer holds the exclusive subscription).
         """
         wait_s = min(amount(wait_s, "wait_s"), WAIT_S_MAX)
         answer = await self._transport.call(
@@ -124,8 +120,8 @@ class Subscription(OfThisProcess):
     async def receive_in_turn(self, messages_max: int, *, wait_s: float) -> list[Delivery]:
         """Receive messages from one partition after the other, for a fast loop.
 
-        An answer about a single partition consists of batches, which cost least. When all
-        partitions are empty, or there are many, a single call asks all of them and waits.
+        Answers about a single partition cost least. When all are empty, or there are many, one call
+        asks all of them and waits.
         """
         partitions = await self._partitions()
         if partitions <= IN_TURN_MAX:
@@ -139,8 +135,8 @@ class Subscription(OfThisProcess):
     async def ack(self, *handed: Handover | Iterable[Handover]) -> None:
         """Ack deliveries, ack ids, or lists of them; return when the acks are durable.
 
-        Raises `Conflict` (`stale-lease`) when a lease had ended: its message is delivered again, or
-        was. `error.problem["stale"]` names these messages, and all others are acked.
+        Raises `Conflict` (`stale-lease`) when leases had ended: `error.problem["stale"]` names
+        these messages, which are delivered again; all others are acked.
         """
         await self._ack({"ack_ids": _ack_ids(handed)}, _partition_of(handed))
 
@@ -160,8 +156,8 @@ class Subscription(OfThisProcess):
     ) -> None:
         """Give messages back, to be delivered again to any consumer after `delay_s` seconds.
 
-        `delay_s` None: after the wait of the subscription's `retry_backoff`, or at once without it.
-        Raises `Conflict` when a lease had ended, `ApiError` (429) when too many are delayed.
+        Default: the wait of `retry_backoff`, or none. Raises `Conflict` when a lease had ended,
+        `ApiError` (429) when too many are delayed.
         """
         delay = {} if delay_s is None else {"delay": delay_s}
         await self._ack({"nack": [{"ack_id": one, **delay} for one in _ack_ids(handed)]})
@@ -173,27 +169,25 @@ class Subscription(OfThisProcess):
     async def seek(self, to: str | int, *, partition: int | None = None) -> dict[int, int]:
         """Go to `earliest`, `latest`, an offset, a message id or an RFC 3339 time.
 
-        Messages before that place count as acked, later messages as unacked; all leases end. An
-        offset or an id needs a partition: raises `ApiError` (422) where the topic has several and
-        none is named. Raises `Trimmed` for an offset that was removed, `ApiError` (416) beyond the
-        end. Returns the offset of each partition.
+        Earlier messages count as acked, later messages as unacked; all leases end. Returns the
+        offset of each partition. An offset or id needs a `partition`, if there are several. Raises
+        `Trimmed`, `ApiError` (416: beyond the end, 422: no partition named).
         """
         found = await self._move("seek", {"to": to}, partition)
         return {one["partition"]: one["offset"] for one in found["partitions"]}
 
     async def skip(self, messages: int, *, partition: int | None = None) -> int:
-        """Ack the first unacked messages of each partition, or of the named partition.
+        """Ack the first unacked messages of each partition, or of one; return how many were acked.
 
-        `messages`: how many in each partition, including leased messages. Returns how many were
-        acked.
+        `messages`: how many in each partition, including leased messages.
         """
         found = await self._move("skip", {"messages": messages}, partition)
         return int(found["acked"])
 
     async def expire(self, older_than: float | str, *, partition: int | None = None) -> int:
-        """Ack all messages before the first that is younger than `older_than`.
+        """Ack all messages before the first that is younger than `older_than`; return how many.
 
-        `older_than`: an age in seconds, or text such as `7d`. Returns how many were acked.
+        `older_than`: an age in seconds, or text such as `7d`.
         """
         found = await self._move("expire", {"older_than": older_than}, partition)
         return int(found["acked"])
@@ -201,8 +195,7 @@ class Subscription(OfThisProcess):
     async def peek(self, messages_max: int = 10, *, partition: int | None = None) -> list[Delivery]:
         """Show the first unacked messages, without leasing them or counting a delivery.
 
-        They have no `ack_id`. `delivery_count` says how often each was delivered so far; it is 1
-        for a message that was never delivered.
+        They have no `ack_id`; `delivery_count` is 1 for a message that was never delivered.
         """
         answer = await self._transport.call(
             "GET",
@@ -233,10 +226,10 @@ class Subscription(OfThisProcess):
         return answer.json()
 
     async def stats(self) -> Mapping[str, Any]:
-        """Return settings and live figures, as the API gives them.
+        """Return settings and live figures.
 
-        They include `backlog` and `leased` (messages), `held_back`, and for each partition
-        `committed_offset`, `unacked_ranges` and `consumers`.
+        Among them `backlog`, `leased`, `held_back`, and for each partition `committed_offset`,
+        `unacked_ranges` and `consumers`.
         """
         answer = await self._transport.call("GET", self._path, of=self._of)
         found: Mapping[str, Any] = answer.json()
@@ -251,13 +244,11 @@ class Subscription(OfThisProcess):
     ) -> AsyncGenerator[Delivery, None]:
         """Yield messages one by one; with `auto_ack`, ack each when the loop asks for the next.
 
-        The client extends leases while the body works, however long that takes. A body that blocks
-        the event loop for longer than a lease loses its message. Acks are sent within a second.
-        When the loop is left (`break`, an error, closing the client), the client gives unfinished
-        messages back at once, the current message among them. The loop ends after `idle_s` without
-        a message; None: never. The client receives as many messages at a time as the body can work
-        off in a quarter of a lease, at most `batch`. Raises `AcksUnsent` when the last acks could
-        not be sent.
+        The client extends leases while the body works, however long that takes, unless the body
+        blocks the event loop for longer than a lease. When the loop is left, unfinished messages,
+        also the current one, are given back. `idle_s`: end after these seconds without a message;
+        None: never. `batch`: the most messages received at a time. Raises `AcksUnsent` when the
+        last acks could not be sent.
         """
         async with self.opened(auto_ack=auto_ack, batch=batch) as loop:
             async for hand in hands(loop, idle_s):
@@ -297,7 +288,7 @@ class Subscription(OfThisProcess):
         return count
 
     async def lease_s(self) -> float:
-        """Return how long a message is leased: the ack timeout in seconds."""
+        """The ack timeout in seconds."""
         path = f"/v1/topics/{self.topic}/subscriptions"
         found = await self._transport.call("GET", path, of=self._of)
         for one in found.json()["subscriptions"]:

@@ -1,8 +1,7 @@
 """`Client`: `AsyncClient` without `await`; its event loop runs on another thread.
 
 Every call blocks until its answer, may be made from any thread, and raises what the asynchronous
-call raises. `KeyboardInterrupt` gives up the call. Most calls are made from the asynchronous calls
-(`blocking`), with the same types and docstrings.
+call raises. Most calls are made from these (`blocking`), with their types and docstrings.
 """
 
 from __future__ import annotations
@@ -55,8 +54,9 @@ class Receipt:
         self._error: BaseException | None = None
 
     def result(self, timeout_s: float | None = None) -> Position:
-        """Wait until the message is stored; return its position. Raises why it was not,
-        `OutcomeUnknown`, `TimeoutError`."""
+        """Wait for the message's position. Raises why it was not stored, `OutcomeUnknown`,
+        `TimeoutError`.
+        """
         if not self.done():
             self._thread.call(self._wait(timeout_s))
         return self._found()
@@ -87,7 +87,7 @@ class Receipt:
         self._thread.soon(place)
 
     def placed(self, batch: Batch, index: int) -> None:
-        """Note the message's batch. Only the producer calls this, and `refused`."""
+        """Note the message's batch; only for the producer, as `refused`."""
         self._batch, self._index = batch, index
 
     def refused(self, error: BaseException) -> None:
@@ -109,16 +109,13 @@ class Receipt:
 
 
 class Producer(OnLoopThread[AsyncProducer]):
-    """A producer for programs without an event loop.
-
-    Messages cross to the loop's thread many at a time.
-    """
+    """A producer for programs without an event loop."""
 
     def __init__(self, inner: AsyncProducer, thread: LoopThread) -> None:
         super().__init__(inner, thread)
         self._lock = threading.Lock()
         self._handed: list[Handover] = []
-        """Messages on their way from callers' threads to the loop's thread."""
+        """Messages on their way to the loop's thread, many at a time."""
         self._handed_bytes = 0
 
     def send(
@@ -133,8 +130,8 @@ class Producer(OnLoopThread[AsyncProducer]):
     ) -> Receipt:
         """Accept a message; the receipt's `result()` is its position, once it is durable.
 
-        Waits only while too many bytes are unanswered. Raises `InvalidCall` (`MessageTooLong` for a
-        message beyond the fixed bounds) and `TopicReplaced`.
+        Waits only while too many bytes are unanswered. Raises `InvalidCall` (`MessageTooLong`
+        beyond the fixed bounds), `TopicReplaced`.
         """
         self._thread.check()
         inner = self._inner
@@ -175,8 +172,7 @@ class Producer(OnLoopThread[AsyncProducer]):
     flush = blocking(AsyncProducer.flush)
 
     def close(self) -> None:
-        """Flush and stop; a second call does nothing. Raises the first error since the last
-        flush."""
+        """Flush and stop; may be repeated. Raises the first error since the last flush."""
         self._close(flush=True)
 
     def _close(self, *, flush: bool) -> None:
@@ -220,14 +216,7 @@ class TopicsConsumer(OnLoopThread[AsyncTopicsConsumer]):
 
 
 class Stream(OnLoopThread[AsyncStream]):
-    """A durable stream, by its name; it has the calls of `AsyncStream`.
-
-    events = client.stream("public/events")
-    events.create()
-    events.append({"order": 1})
-    for part in events.follow():
-        print(part.values)
-    """
+    """A durable stream, by its name; it has the calls of `AsyncStream`."""
 
     @property
     def name(self) -> str:
@@ -243,14 +232,11 @@ class Stream(OnLoopThread[AsyncStream]):
     delete = blocking(AsyncStream.delete)
 
     def follow(self, offset: str = BEGINNING) -> Iterator[StreamPart]:
-        """Yield the data from an offset on, and new data at once, until the stream is closed.
-
-        Leaving the loop, also by Ctrl-C, ends it. See `AsyncStream.follow`.
-        """
+        """Yield data and new data until the stream is closed; see `AsyncStream.follow`."""
         return self._thread.iterate(self._inner.follow(offset))
 
     def fork(self, name: str, offset: str | None = None) -> Stream:
-        """Create a stream that begins with the data of this stream: see `AsyncStream.fork`."""
+        """Create a stream that begins with this stream's data: see `AsyncStream.fork`."""
         return Stream(self._thread.call(self._inner.fork(name, offset)), self._thread)
 
 
@@ -272,8 +258,7 @@ class Subscription(OnLoopThread[AsyncSubscription]):
 
     @property
     def held_back(self) -> str | None:
-        """Why the last `receive` gave no message although there are some: too many are unacked,
-        or they are for other consumers."""
+        """Why the last `receive` gave no message although there are some."""
         return self._inner.held_back
 
     def deliveries(
@@ -281,7 +266,7 @@ class Subscription(OnLoopThread[AsyncSubscription]):
     ) -> Iterator[Delivery]:
         """Yield messages one by one; see `octavo.client.subscription.Subscription.deliveries`.
 
-        The loop's body runs on the caller's thread; the client's thread extends leases and acks.
+        The body runs on the caller's thread; the client's thread extends leases and acks.
         """
         opened = self._inner.opened(auto_ack=auto_ack, batch=batch)
         with self._thread.entered(opened) as loop:
@@ -300,24 +285,9 @@ class Client(OnLoopThread[AsyncClient]):
             for delivery in orders.deliveries(idle_s=2):
                 print(delivery.offset, delivery.json())
 
-    Arguments:
-        urls: brokers, `http://host:port`: one, or several as a list or with commas, in case a
-            broker is away. Default: `OCTAVO_URL` of the environment, else http://127.0.0.1:8080,
-            where a call fails soon if nothing listens.
-        ca_file: PEM file of the CAs that the client trusts for `https://`. Default:
-            `OCTAVO_TLS_CA`, else the machine's CAs.
-        certificate, key: PEM files of this client's certificate, for brokers that ask for it.
-            Default: `OCTAVO_TLS_CERTIFICATE`, `OCTAVO_TLS_KEY`.
-        token: names the caller to a secured cluster: a token of `octavo token create`, an API key,
-            or a token of an identity provider. Default: `OCTAVO_TOKEN`, or the file that
-            `OCTAVO_TOKEN_FILE` names.
-        attempt_s: seconds for each attempt of a call.
-        retry_s: seconds for which the client repeats a call after a passing failure.
-
-    Calls wait for their answers and may be made from any thread. They raise `Unreachable` when no
-    broker answered within `retry_s`, `ApiError` (or a subclass) when a broker refused, and
-    `InvalidCall` for arguments that make no sense. After a `fork`, the child must make a new
-    client: the thread of this client stays in the parent.
+    Arguments and errors as in `AsyncClient`. Calls wait for their answers and may be made from any
+    thread. After a `fork`, the child must make a new client: this client's thread stays in the
+    parent.
     """
 
     cluster = blocking(AsyncClient.cluster)
@@ -401,12 +371,11 @@ class Client(OnLoopThread[AsyncClient]):
         self.close(flush=kind is None)
 
     def close(self, *, flush: bool = True) -> None:
-        """Flush and close producers, close the connections, end the thread.
+        """Flush and close producers, close the connections, end the thread; may be repeated.
 
-        A second call does nothing. Raises the reason why a message was not stored, unless its
-        receipt or `flush` has raised it. A client that is never closed is closed when it is
-        collected, or when the program ends, which takes at most 10 seconds; messages that were not
-        stored are logged.
+        Raises the reason why a message was not stored, unless its receipt or `flush` has raised it.
+        A client that is never closed is closed when it is collected or the program ends, within 10
+        seconds; messages that were not stored are logged.
         """
         if self._thread.is_stopped:
             return
@@ -426,16 +395,9 @@ class Client(OnLoopThread[AsyncClient]):
         exclusive_wait_s: float = 0.0,
         **options: Unpack[ProducerSettings],
     ) -> Producer:
-        """Return a producer of a topic; `options` as in `ProducerSettings`. Raises `NotFound`.
+        """Return a producer of a topic, a context manager that flushes and closes at its end.
 
-        Arguments:
-            producer_id: a name or number, by which brokers recognise messages that are repeated
-                after a restart; default: a random number.
-            encoding: `batch`: the client makes record batches; `ndjson`: the broker makes them.
-            compression: of record batches.
-            exclusive, exclusive_wait_s: see `AsyncClient.producer`.
-
-        A context manager: the end of the block flushes and closes it.
+        Arguments and errors as in `AsyncClient.producer`.
         """
         inner = self._thread.call(
             self._inner.producer(
@@ -471,13 +433,8 @@ class Client(OnLoopThread[AsyncClient]):
             for message in client.messages("orders"):
                 print(message.partition, message.offset, message.key, message.value)
 
-        `partition`: its number; None: all partitions, one after the other, or with `follow` all at
-        once. Messages of a partition come in order; there is no order between partitions.
-
-        With `follow`, messages come as soon as they are stored; leaving the loop, also by Ctrl-C,
-        ends it. To go on later, keep `message.offset + 1` for each partition, and give it as
-        `start` with `partition`. `compacted`: first the compacted view, then every message after
-        the view's horizon. See `AsyncClient.messages`.
+        Leaving the loop, also by Ctrl-C, ends it. Arguments and errors as in
+        `AsyncClient.messages`.
         """
         found = self.pages(
             topic, partition=partition, start=start, follow=follow, compacted=compacted,
@@ -520,10 +477,7 @@ class Client(OnLoopThread[AsyncClient]):
         priority: int = 0,
         **settings: Unpack[SubscriptionSettings],
     ) -> Subscription:
-        """Create a subscription, or find that it exists with these settings; return a consumer.
-
-        Arguments and errors as in `AsyncClient.subscribe`.
-        """
+        """Create a subscription, or find it; return a consumer. See `AsyncClient.subscribe`."""
         inner = self._thread.call(
             self._inner.subscribe(
                 topic,
@@ -551,10 +505,7 @@ class Client(OnLoopThread[AsyncClient]):
         session_timeout_s: float = SESSION_S,
         refresh_s: float = REFRESH_S,
     ) -> TopicsConsumer:
-        """Return a consumer of several topics, also of topics that appear later.
-
-        Arguments and errors as in `AsyncClient.consume`.
-        """
+        """Return a consumer of several topics, also of later ones. See `AsyncClient.consume`."""
         inner = self._inner.consume(
             topics,
             subscription,

@@ -12,8 +12,6 @@ TOPICS_AT_ONCE = 10_000
 
 
 class TopicList(NamedTuple):
-    """The names of a namespace's topics, in order."""
-
     names: list[str]
     letters: frozenset[str]
     """Names of dead-letter and retry topics; empty unless requested."""
@@ -22,7 +20,7 @@ class TopicList(NamedTuple):
 async def list_topics(
     transport: Transport, namespace: str, *, with_letters: bool = False
 ) -> TopicList:
-    """List a namespace's topics. Raises `NotFound` when there is no such namespace."""
+    """Raises `NotFound` when there is no such namespace."""
     path = f"/v1/topics/{path_part(namespace, 'namespace')}"
     names, letters = list[str](), set[str]()
     query: dict[str, object] = {"limit": TOPICS_AT_ONCE}

@@ -1,9 +1,8 @@
-"""HTTP to a cluster of brokers: chooses the broker, repeats calls, interprets answers.
+"""HTTP to a cluster of brokers: choose the broker, repeat calls, interpret answers.
 
-Every broker answers every call. A call about a partition goes straight to its owner once an answer
-has named the owner (`Octavo-Owner`). A call that may succeed later is repeated with growing,
-jittered pauses until its deadline: at another broker if the first does not answer, or if other
-brokers say that it no longer owns the partition (doubt.py). All calls of the client are safe to
+A call about a partition goes straight to its owner once an answer has named it (`Octavo-Owner`). A
+call that may succeed later is repeated with growing, jittered pauses until its deadline, at another
+broker if the first does not answer or has lost the partition (`doubt`). All calls are safe to
 repeat: publishes carry producer sequences.
 """
 
@@ -74,19 +73,16 @@ _ANOTHER = {"code": TopicReplaced.name, "detail": "another topic of this name ha
 
 
 class Answer(NamedTuple):
-    """A 2xx answer."""
-
     status: int
     headers: Mapping[str, str]
     body: bytes
 
     def json(self) -> Any:
-        """Decode the body; None if there is none."""
         return json.loads(self.body) if self.body else None
 
 
 class Transport:
-    """A session with a cluster. `attempt_s` bounds an attempt, `retry_s` a call with all attempts.
+    """`attempt_s` bounds an attempt, `retry_s` a call with all attempts.
 
     `on_retry` is called with the reason before a call is repeated.
     """
@@ -119,7 +115,6 @@ class Transport:
 
     @property
     def urls(self) -> list[str]:
-        """The known brokers."""
         return list(self._urls)
 
     def owner(self, partition: PartitionKey) -> str | None:
@@ -127,7 +122,6 @@ class Transport:
         return self._owners.get(partition)
 
     async def close(self) -> None:
-        """Close all connections."""
         await self._doubts.close()
         await self._wire.close()
 
@@ -149,8 +143,8 @@ class Transport:
         """Make a call; return its 2xx answer. Raises `ApiError` (refused for good), `Unreachable`.
 
         `wait_s`: how long the broker may hold the call; `partition`: ask its owner directly; `of`:
-        the expected topic, another raises `TopicReplaced`; `rest`: waits for the pause that it is
-        given, before the call is repeated.
+        the expected topic, another raises `TopicReplaced`; `rest`: waits for the given pause before
+        a repeat.
         """
         sent = dict(headers or {})
         if json_body is not None:
@@ -226,8 +220,8 @@ class Transport:
     ) -> AsyncGenerator[bytes, None]:
         """Yield the pieces of an endless answer; a single attempt, after which to use `call`.
 
-        `wait_s`: how long a broker may be silent between pieces. `on_head` is called with the
-        answer's headers. Raises `ApiError`, and `Unreachable` if the answer breaks off.
+        `wait_s`: how long a broker may be silent between pieces. `on_head` gets the answer's
+        headers. Raises `ApiError`, and `Unreachable` if the answer breaks off.
         """
         url, shown = self._url_for(partition), f"GET {path}"
         params = _params(query)
@@ -326,8 +320,7 @@ class Transport:
         return min(order, key=lambda url: max(self._silent_until.get(url, now), now))
 
     def _leave(self, url: str) -> None:
-        """Ask another broker next time. If many calls fail together, only the first moves
-        on."""
+        """Ask another broker next time. If many calls fail together, only the first moves on."""
         if self._urls[self._current % len(self._urls)] == url:
             self._current += 1
 
@@ -351,7 +344,7 @@ def _owner_in(reply: Reply) -> str | None:
 
 
 def _is_brokers(reply: Reply) -> bool:
-    """Return whether a broker answered, and not another web server: brokers name an owner."""
+    """Return whether a broker answered, not another web server: brokers name an owner."""
     return _OWNER in reply.headers
 
 
@@ -363,7 +356,7 @@ def _refusal(reply: Reply, url: str, what: str) -> ApiError:
 
 
 def _problem(reply: Reply, url: str) -> dict[str, Any]:
-    """Return an answer's problem document; make a document if the answer is not a broker's."""
+    """Return an answer's problem document; make one if the answer is not a broker's."""
     found: Any = None
     kind = reply.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     if kind in (PROBLEM_TYPE, JSON_TYPE):
@@ -382,7 +375,7 @@ def _problem(reply: Reply, url: str) -> dict[str, Any]:
 
 
 def _urls_of(urls: str | Sequence[str]) -> list[str]:
-    """Split the URLs of brokers. Raises `InvalidCall` for anything but text."""
+    """Raises `InvalidCall` for anything but text."""
     if isinstance(urls, DefaultUrl):
         return [urls]
     if isinstance(urls, str):
@@ -403,7 +396,7 @@ def _checked_url(url: str) -> str:
     try:
         found = urlsplit(trimmed)
         is_one = found.scheme in ("http", "https") and found.hostname and found.port != 0
-    except ValueError:  # an invalid port
+    except ValueError:
         is_one = False
     if not is_one or found.query or found.fragment or any(map(str.isspace, trimmed)):
         raise InvalidCall(

@@ -1,5 +1,4 @@
-"""The CAs that a client trusts and the credentials that it sends, from arguments or the
-environment."""
+"""The CAs that a client trusts and the credentials that it sends, from arguments or environment."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     import aiohttp
 
 VARIABLES = ("OCTAVO_TLS_CA", "OCTAVO_TLS_CERTIFICATE", "OCTAVO_TLS_KEY")
-"""The variables to use when `ca_file`, `certificate` and `key` are all left out."""
+"""Used when `ca_file`, `certificate` and `key` are all left out."""
 
 
 def context_of(
@@ -37,7 +36,7 @@ def context_of(
 
 
 def proof_of(token: str | None) -> dict[str, str]:
-    """Return the header with `token`, or with the environment's token. Raises `InvalidCall`."""
+    """Return the header with `token` or the environment's. Raises `InvalidCall`."""
     if not isinstance(token, str | None):
         raise InvalidCall(f"a token must be text, not {type(token).__name__}")
     try:

@@ -1,4 +1,4 @@
-"""The client's arguments and results: plain typed values."""
+"""The client's arguments and results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SubscriptionType = Literal["exclusive", "failover", "shared", "key_shared"]
 Json = dict[str, Any]
 Item = TypeVar("Item")
 Value = Any
-"""A message value: bytes as they are, text as UTF-8, None (a tombstone), or any JSON value."""
+"""Bytes as they are, text as UTF-8, None (a tombstone), or any JSON value."""
 
 
 class TopicName(NamedTuple):
@@ -42,7 +42,7 @@ class TopicName(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> TopicName:
-        """Parse a topic's name. Raises `InvalidCall` for a second slash, or an invalid name."""
+        """Raises `InvalidCall` for a second slash, or an invalid name."""
         if not isinstance(text, str):
             raise InvalidCall(
                 f"a topic's name must be text such as 'orders' or 'sales/orders', not {text!r:.60}"
@@ -68,7 +68,7 @@ def to_bytes(value: Value) -> bytes | None:
 
 
 Headers = Mapping[str, str | bytes | None] | Iterable[tuple[str, str | bytes | None]]
-"""A message's headers: by name, or pairs when a name repeats."""
+"""By name, or pairs when a name repeats."""
 
 
 def header_pairs(headers: Headers | None) -> list[tuple[str, bytes | None]]:
@@ -78,7 +78,6 @@ def header_pairs(headers: Headers | None) -> list[tuple[str, bytes | None]]:
 
 
 def _paired(pairs: Iterable[Any]) -> Iterable[tuple[Any, Any]]:
-    """Return the pairs. Raises `InvalidCall` unless `pairs` is a list of pairs."""
     found: list[tuple[Any, Any]] = []
     try:
         for pair in pairs:
@@ -121,7 +120,6 @@ def _is_unicode(text: str) -> bool:
 
 
 def key_bytes(key: str | bytes | None) -> bytes | None:
-    """Encode a key. Raises `InvalidCall` unless it is text or bytes."""
     if key is None or type(key) is bytes:
         return key
     if isinstance(key, str):
@@ -132,7 +130,6 @@ def key_bytes(key: str | bytes | None) -> bytes | None:
 
 
 def plain_text(given: str, what: str) -> str:
-    """Check a caller's text. Raises `InvalidCall`, also for half a surrogate pair."""
     if not isinstance(given, str):
         raise InvalidCall(f"{what} must be text, not {reprlib.repr(given)}")
     try:
@@ -186,7 +183,6 @@ def keyed_messages(
 
 
 def partition_number(given: int) -> int:
-    """Check a partition's number. Raises `InvalidCall`."""
     try:
         found = -1 if isinstance(given, bool) else operator.index(given)
     except TypeError:
@@ -197,7 +193,6 @@ def partition_number(given: int) -> int:
 
 
 def whole_number(given: int, what: str, first: int = 0, last: int | None = None) -> int:
-    """Return a number that a caller gave. Raises `InvalidCall` for other types and values."""
     try:
         found = first - 1 if isinstance(given, bool) else operator.index(given)
     except TypeError:
@@ -209,14 +204,12 @@ def whole_number(given: int, what: str, first: int = 0, last: int | None = None)
 
 
 def amount(given: float, what: str, unit: str = "seconds") -> float:
-    """Return a number from 0 on that a caller gave. Raises `InvalidCall` for anything else."""
     if isinstance(given, bool) or not isinstance(given, int | float) or not given >= 0:
         raise InvalidCall(f"{what} must be a number of {unit} from 0 on, not {given!r:.60}")
     return given
 
 
 def time_ms(given: int, what: str = "timestamp_ms", first: int = -1) -> int:
-    """Check a caller's time, in milliseconds. Raises `InvalidCall`."""
     try:
         found = operator.index(given)
     except TypeError:
@@ -290,12 +283,12 @@ class Topic:
     @property
     def incarnation(self) -> str:
         """Distinguishes the topic from earlier and later topics of its name; keep it with
-        offsets."""
+        offsets.
+        """
         return str(self.stats.get("incarnation", ""))
 
 
 def partitions_in(found: Mapping[str, Any]) -> int:
-    """Return the number of partitions in the API's description of a topic."""
     count = found.get("settings", found).get("partitions", found.get("partitions", 1))
     return len(count) if isinstance(count, list) else int(count)
 
@@ -353,7 +346,6 @@ def decode_deliveries(headers: Mapping[str, str], body: bytes) -> tuple[list[Del
 
 
 def _of_batches(leased: Leased, body: bytes) -> list[Delivery]:
-    """Return the leased messages of the batches."""
     partition, lease, runs, entries, append_time = leased
     appended = Times(append_time)
     deliveries: list[Delivery] = []

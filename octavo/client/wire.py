@@ -24,7 +24,7 @@ class DefaultUrl(str):
 
 
 class NoAnswer(Exception):
-    """No answer came; the cause is the transport's error."""
+    """The cause is the transport's error."""
 
 
 LOST = (NoAnswer, TimeoutError, OSError)
@@ -32,7 +32,7 @@ LOST = (NoAnswer, TimeoutError, OSError)
 
 
 Body = bytes | Callable[[], AsyncIterable[bytes]] | None
-"""The body of a call: bytes, or a function that yields its parts for each attempt."""
+"""Bytes, or a function that yields the body's parts for each attempt."""
 
 
 class Reply(NamedTuple):
@@ -52,8 +52,6 @@ class Streamed(NamedTuple):
 
 
 class Wire(Protocol):
-    """How calls reach brokers."""
-
     async def send(
         self,
         method: str,
@@ -65,7 +63,7 @@ class Wire(Protocol):
         timeout_s: float,
         follow: bool = True,
     ) -> Reply:
-        """Make an exchange; with `follow`, follow redirects. Raises an error of `LOST`."""
+        """Raises an error of `LOST`."""
 
     def stream(
         self, url: str, params: Mapping[str, str], headers: Mapping[str, str], *, quiet_s: float
@@ -75,22 +73,18 @@ class Wire(Protocol):
         Opening it, and each piece, may raise an error of `LOST`.
         """
 
-    async def close(self) -> None:
-        """Close all connections."""
+    async def close(self) -> None: ...
 
 
 class HttpWire:
-    """Real HTTP; connections are opened when needed.
-
-    aiohttp is imported with the first connection: its import takes longer than the rest of the
-    client's, and a program may import the client without using it.
-    """
+    """Real HTTP. aiohttp is imported with the first connection: its import is slow."""
 
     def __init__(
         self, tls: ssl.SSLContext | None = None, proof: Mapping[str, str] | None = None
     ) -> None:
-        """`tls`: for https:// URLs; default: trust the machine's CAs. `proof`: headers with the
-        caller's credentials."""
+        """`tls`: for https:// URLs; default: the machine's CAs. `proof`: the caller's
+        credentials.
+        """
         self._tls = tls
         self._proof = dict(proof or {})
         import aiohttp
@@ -111,7 +105,6 @@ class HttpWire:
         timeout_s: float,
         follow: bool = True,
     ) -> Reply:
-        """See `Wire`."""
         timeout = self._http.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
         try:
             async with self._opened().request(
@@ -132,7 +125,6 @@ class HttpWire:
     async def stream(
         self, url: str, params: Mapping[str, str], headers: Mapping[str, str], *, quiet_s: float
     ) -> AsyncIterator[Streamed]:
-        """See `Wire`."""
         timeout = self._http.ClientTimeout(sock_connect=CONNECT_TIMEOUT_S, sock_read=quiet_s)
         try:
             async with self._opened().get(
@@ -152,7 +144,7 @@ class HttpWire:
             raise NoAnswer(str(error)) from error
 
     async def close(self) -> None:
-        """See `Wire`. Later calls, for example of a producer that was not closed, are refused."""
+        """Later calls, for example of a producer that was not closed, are refused."""
         self._closed = True
         if self._session is not None:
             await self._session.close()

@@ -1,15 +1,13 @@
-"""Which decisions the audit log writes out, and which it only counts. Pure.
+"""Decide which decisions the audit log writes out, and which it only counts. Pure.
 
-    create, delete, alter, admin, read, write     each is written
-    denied, any operation                         each is written, up to `DENIALS_TOLD` a minute for
-                                                  a principal and address; the rest is counted
-    produce, consume                              the first for a principal, operation and resource
-                                                  is written; the rest is counted, and the count
-                                                  is written once a minute
-    describe                                      only if it was denied
+    create, delete, alter, admin, read, write   each is written
+    denied, any operation                       up to `DENIALS_TOLD` a minute for a principal and
+                                                address are written, the rest is counted
+    produce, consume                            the first for a principal, operation and resource
+                                                is written; a count of the rest once a minute
+    describe                                    only if it was denied
 
-Allowed operations of the cluster's own processes are left out: brokers and bookies do them to serve
-calls of clients, and those calls are in the log already.
+The operations of brokers and bookies are left out: they serve clients' calls, which are logged.
 """
 
 from __future__ import annotations
@@ -21,9 +19,8 @@ from octavo.security.rules import Operation, Resource
 
 WINDOW_S = 60.0
 DENIALS_TOLD = 20
-"""Denials written out in one window, for each principal and address."""
 KEPT = 10_000
-"""Most keys that are counted. When they are full, the oldest count is written early."""
+"""When so many keys are counted, the oldest count is written early."""
 REASON_CHARS = 300
 
 _ADMINISTRATIVE = frozenset(Operation) - {
@@ -34,43 +31,36 @@ _ADMINISTRATIVE = frozenset(Operation) - {
 
 
 class Decided(NamedTuple):
-    """One decision: who tried what on which resource, and whether it was allowed."""
-
     identity: Identity
     operation: Operation
     resource: Resource
     allowed: bool
     peer: str
-    """The caller's address."""
     reason: str = ""
     call: str = ""
 
 
 class Deed(NamedTuple):
-    """A decision as text, as the audit log writes it."""
-
     principal: str
     source: str
     """The kind of proof: `token`, `certificate`, …"""
     operation: str
     resource: str
     peer: str
-    """The caller's address."""
     allowed: bool
     reason: str = ""
-    """Why it was denied or, where known, the rule that allowed it."""
+    """Why it was denied, or the rule that allowed it."""
     call: str = ""
 
 
 class Told(NamedTuple):
-    """A line of the audit log: a decision, and how many like it since the last line."""
+    """A decision, and how many like it since the last line."""
 
     deed: Deed
     count: int  # type: ignore[assignment]  # tuple.count is not used here
 
 
 def deed_of(found: Decided) -> Deed:
-    """Return the decision as text."""
     return Deed(
         found.identity.name,
         found.identity.source,
@@ -94,7 +84,7 @@ class _Counted:
 
 
 class AuditBook:
-    """Decides what is written. Times are in seconds of a monotonic clock."""
+    """Times are in seconds of a monotonic clock."""
 
     def __init__(self, kept: int = KEPT) -> None:
         self._kept = kept
@@ -103,7 +93,6 @@ class AuditBook:
         self._early: list[Told] = []
 
     def wants(self, identity: Identity, operation: Operation, allowed: bool) -> bool:
-        """Return whether the log writes or counts such a decision at all."""
         return not allowed or not (identity.is_node or operation is Operation.DESCRIBE)
 
     def note(self, deed: Deed, now_s: float) -> bool:

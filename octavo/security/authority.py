@@ -1,11 +1,8 @@
-"""The cluster's policy in the memory of a process, kept up to date.
+"""Keep the cluster's policy in the memory of a process.
 
-`FollowedRecord` (record.py) reads the policy again when it changes. While the metadata store is
-away, the policy that was read last stays in force. A stream or connection that outlives one call
-must ask again whenever `generation` has changed; `on_change` and `until_changed` tell it.
-
-Fails closed: if the policy of a secured cluster cannot be decoded, or disappears, only the
-cluster's own processes may do anything.
+While the metadata store is away, the policy read last stays in force. If the policy of a secured
+cluster cannot be decoded or disappears, only the cluster's own processes may do anything. A stream
+that outlives a call must ask again whenever `generation` has changed.
 """
 
 from __future__ import annotations
@@ -25,8 +22,6 @@ log = structlog.get_logger()
 
 
 class Authority:
-    """Decides by the policy that was read last. Call `start` before use, `close` at the end."""
-
     def __init__(self, store: MetadataStore) -> None:
         self._policies = PolicyStore(store)
         self._record = FollowedRecord(store, POLICY_PATH, self._look, self._unreadable)
@@ -38,43 +33,38 @@ class Authority:
 
     @property
     def policy(self) -> Policy:
-        """The policy that was read last."""
         return self._policy
 
     @property
     def version(self) -> int:
-        """The version of the policy's record; −1 without a record, −2 if it is unreadable."""
+        """−1 without a record, −2 if it is unreadable."""
         return self._version
 
     @property
     def secured(self) -> bool:
-        """Whether the policy says that the cluster is secured."""
         return self._policy.secured
 
     @property
     def generation(self) -> int:
-        """A number that grows with each change of the policy."""
+        """Grows with each change of the policy."""
         return self._generation
 
     async def start(self) -> None:
-        """Read the policy and follow its changes. Raises `MetadataUnavailable`, `BadRecord`: a
-        process must know the policy before it serves."""
+        """Raises `MetadataUnavailable`, `BadRecord`: a process must know the policy before it
+        serves.
+        """
         await self._record.start()
 
     async def close(self) -> None:
-        """Stop following the policy. May be called twice."""
         await self._record.close()
 
     def decide(self, identity: Identity, operation: Operation, resource: Resource) -> Decision:
-        """Decide whether `identity` may do `operation` to `resource`."""
         return self._policy.decide(identity, operation, resource)
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Call `listener` after every change of the policy."""
         self._listeners.append(listener)
 
     async def until_changed(self, generation: int) -> None:
-        """Wait until `generation` differs from the given value."""
         while self._generation == generation:
             await self._changed.wait()
 

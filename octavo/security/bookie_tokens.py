@@ -1,16 +1,12 @@
-"""The tokens that a caller shows to a bookie (in AUTH): one kind for nodes, one for readers.
+"""Make and check the tokens that callers show to bookies (in AUTH). They are JWTs (HS256).
 
-    node     for brokers, bookies and tools, which know the cluster's secret. It allows everything
-    reader   for a principal that may consume a topic. It allows reading the topic's entries for
-             some minutes
+    node    for brokers, bookies and tools, which know the cluster's secret: allows everything
+    reader  for a principal that may consume a topic: allows reading the topic's entries
 
-Both are JWTs (HS256), each kind signed with its own key, derived from the cluster's secret. A node
-token lives a minute and is for one bookie, by its id: an impostor at a bookie's address cannot
-use the token at another bookie. A reader token names the topic and its ledgers: most as a whole,
-but only a range of entries of a ledger that was truncated or that another topic shares. The bookie
-also asks its own policy whether the principal may consume the topic. The token records what it was
-given out for (`Standing`): it ends when the bookie hears that the user, certificate or API key was
-disabled or revoked.
+A node token lives a minute and names one bookie, so that an impostor cannot use it at another. A
+reader token names the topic's ledgers, and ranges of those that were truncated or that another
+topic shares. The bookie also asks its policy whether the principal may still consume the topic, and
+ends the token when it hears that its user, certificate or API key was revoked (`Standing`).
 """
 
 from __future__ import annotations
@@ -35,11 +31,9 @@ from octavo.security.principal import (
 
 NODE_TOKEN_S = 60
 CLOCKS_APART_S = 60
-"""The most that the clocks of two nodes may differ."""
 READER_TOKEN_S = 600
-"""How long a reader token is valid. Then its holder asks a broker for another."""
+"""Afterwards, the holder asks a broker for another token."""
 LEDGERS_MAX = 10_000
-"""The most ledgers that a reader token names."""
 TOKEN_BYTES_MAX = 256 * 1024
 """Longer tokens are refused unread: an unauthenticated client can send them."""
 _HEADER_BYTES_MAX = 512
@@ -49,47 +43,40 @@ _CLAIMS = {_NODE: ["sub", "aud", "iat", "exp"], _READER: ["sub", "aud", "iat", "
 _ANY_BOOKIE = "bookies"
 _ALGORITHM = "HS256"
 _TO_THE_END = -1
-"""Stands for a range's last entry: the range includes entries still to be written."""
+"""As a range's last entry: includes entries still to be written."""
 
 Prove = Callable[[str], bytes]
 """Takes a bookie's id and returns the token for that bookie."""
 
 
 class Proof(NamedTuple):
-    """The result of checking a token: who the caller is, and what it may read."""
-
     identity: Identity
     topic: str | None = None
-    """`namespace/topic`: the proof holds as long as the principal may consume this topic."""
+    """`namespace/topic`; the proof holds only while the principal may consume it."""
     ledgers: Mapping[int, EntryRange] | None = None
-    """The ledgers and entries that may be read; None for a node, which may read all."""
+    """None for a node, which may read all."""
     standing: Standing | None = None
     """The proof that the token was given out for; None for tokens of 0.1, which do not say."""
 
 
 class TooManyLedgers(OctavoError):
-    """More ledgers than one token may name. The message says how many may be."""
-
     name = "too-many-ledgers"
 
 
 class ReaderToken(NamedTuple):
-    """A token, and its end in seconds since 1970."""
+    """`end`: in seconds since 1970."""
 
     token: str
     expires_at_s: int
 
 
 class BookieTokens:
-    """Makes and checks the tokens of a cluster."""
-
     def __init__(self, secret: ClusterSecret, clock: Callable[[], int]) -> None:
         """`clock` returns milliseconds since 1970."""
         self._keys = {kind: secret.key(use) for kind, use in _KEY_OF.items()}
         self._clock = clock
 
     def node(self, name: str, bookie_id: str) -> bytes:
-        """Return a token that proves to one bookie that we are the node `name`."""
         now_s = self._now_s()
         return self._signed(
             _NODE,
@@ -105,9 +92,10 @@ class BookieTokens:
         *,
         parts: Mapping[int, EntryRange] | None = None,
     ) -> ReaderToken:
-        """Return a token with which `identity` may read the topic's `ledgers` as a whole, and
-        the ranges in `parts`, at any bookie. It ends no later than the identity's own proof.
-        Raises `TooManyLedgers`."""
+        """Return a token for reading `ledgers` as a whole and the ranges in `parts`, at any bookie.
+
+        It ends no later than the identity's own proof. Raises `TooManyLedgers`.
+        """
         some = sorted((parts or {}).items())
         named = sorted(set(ledgers).difference(parts or ()))
         if len(named) + len(some) > LEDGERS_MAX:
@@ -125,7 +113,7 @@ class BookieTokens:
             "iat": now_s,
             "exp": end_s,
             "groups": sorted(identity.groups),
-            # A topic's ledger ids lie close together, so differences take less room than ids.
+            # A topic's ledger ids lie close together: differences take less room.
             "ledgers": [one - before for before, one in zip([0, *named], named, strict=False)],
         }
         if some:  # a bookie that does not know this claim refuses these ledgers: safe
@@ -140,8 +128,10 @@ class BookieTokens:
         return ReaderToken(self._signed(_READER, claims), end_s)
 
     def verify(self, token: bytes, bookie_id: str) -> Proof:
-        """Return what `token` proves to this bookie. Raises `Unauthenticated`: its message says
-        what is wrong and shows no part of the token."""
+        """Return what `token` proves to this bookie.
+
+        Raises `Unauthenticated`, whose message shows no part of the token.
+        """
         kind, claims = self._claims(token, bookie_id)
         now_s, since_s, end_s = self._now_s(), claims["iat"], claims["exp"]
         if not all(type(one) is int for one in (since_s, end_s)):
@@ -197,7 +187,7 @@ class BookieTokens:
                 audience=bookie_id if kind == _NODE else _ANY_BOOKIE,
                 options={
                     "require": _CLAIMS[kind],
-                    "verify_exp": False,  # `verify` checks the times, by the given clock
+                    "verify_exp": False,
                     "verify_iat": False,
                     "verify_nbf": False,
                 },
@@ -220,13 +210,11 @@ class BookieTokens:
 
 
 def prover(tokens: BookieTokens, name: str) -> Prove:
-    """Return a function that makes tokens for the node `name`."""
     shown = name if is_principal_name(name) else "unnamed"
     return lambda bookie_id: tokens.node(shown, bookie_id)
 
 
 async def node_prover(store: MetadataStore, name: str, clock: Callable[[], int]) -> Prove:
-    """As `prover`, reading the secret. Raises `MetadataUnavailable`, `BadRecord`."""
     return prover(BookieTokens(await cluster_secret(store), clock), name)
 
 

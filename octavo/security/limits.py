@@ -1,23 +1,21 @@
 """Quotas of principals and namespaces: rates as token buckets, counts as gauges. Pure.
 
-    requests                              calls, a second
-    publish_bytes, publish_messages       published, a second
-    read_bytes, read_messages             read, a second
-    processor_ms                          CPU time of a broker, milliseconds a second
-    connections, streams                  open at once, of a principal
-    memory                                bytes of request bodies that a broker holds at once, of a
-                                          principal or namespace
-    groups                                consumer groups at one broker, of a principal or namespace
-    topics, subscriptions                 of a namespace
+    requests                           calls, a second
+    publish_bytes, publish_messages    published, a second
+    read_bytes, read_messages          read, a second
+    processor_ms                       CPU time of a broker, milliseconds a second
+    connections, streams               open at once, of a principal
+    memory                             bytes of request bodies that a broker holds at once
+    groups                             consumer groups at one broker
+    topics, subscriptions              of a namespace
 
-A rate may be exceeded for a moment: a bucket holds `BURST_S` worth of tokens. A request for more
-than that waits until the bucket is full, then leaves a debt. An amount known only afterwards, such
-as the size of an answer, leaves a debt too. Later calls wait until the debt is paid. A debt is at
-most `DEBT_S_MAX` worth of tokens, so no caller is locked out for longer. If a single answer costs
-more than that, the rate is exceeded.
+A bucket holds `BURST_S` worth of tokens. A larger request waits until the bucket is full, then
+leaves a debt; so does an amount known only afterwards, such as an answer's size. Later calls wait
+until it is paid. A debt is at most `DEBT_S_MAX` worth of tokens, which bounds that wait; an answer
+that costs more exceeds the rate.
 
 Each broker counts for itself, as in Kafka: a principal that calls three brokers gets three times
-its rate. The counts are in memory only and end with the process.
+its rate. The counts end with the process.
 """
 
 from __future__ import annotations
@@ -31,10 +29,9 @@ from octavo.security.principal import ANY_USER
 BURST_S = 1.0
 DEBT_S_MAX = 60.0
 SUBJECTS_KEPT = 10_000
-"""Most subjects with buckets. When they are full, the subject that asked longest ago is dropped and
-starts again with full buckets."""
+"""When so many subjects have buckets, the subject that asked longest ago starts again."""
 UNLIMITED = -1
-"""A rate or count without a bound; it overrides a default that sets one."""
+"""Overrides a default that sets a bound."""
 ANY_NAMESPACE = "namespace:*"
 RATES = (
     "requests", "publish_bytes", "publish_messages", "read_bytes", "read_messages", "processor_ms",
@@ -44,7 +41,7 @@ COUNTS = ("connections", "streams", "memory", "groups", "topics", "subscriptions
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """The quota of a subject. None: not set. `UNLIMITED`: explicitly without a bound."""
+    """None: not set. `UNLIMITED`: explicitly without a bound."""
 
     requests: int | None = None
     publish_bytes: int | None = None
@@ -61,7 +58,7 @@ class Quota:
 
     @property
     def said(self) -> dict[str, int]:
-        """The values that are set, by name."""
+        """Return the values that are set, by name."""
         return {name: value for name in NAMES if (value := getattr(self, name)) is not None}
 
     def over(self, default: Quota) -> Quota:
@@ -69,7 +66,6 @@ class Quota:
         return replace(default, **self.said)
 
     def bound(self, name: str) -> int | None:
-        """Return the bound of `name`; None when there is none."""
         found: int | None = getattr(self, name)
         return None if found == UNLIMITED else found
 
@@ -79,8 +75,7 @@ NO_QUOTA = Quota()
 
 
 class Quotas:
-    """All quotas that are set, by subject: `user:alice`, `user:*`, `anonymous`,
-    `namespace:payments`, `namespace:*`."""
+    """Quotas by subject: `user:alice`, `user:*`, `anonymous`, `namespace:payments`, `namespace:*`."""
 
     def __init__(self, quotas: Mapping[str, Quota] | None = None) -> None:
         self._set = dict(quotas or {})
@@ -99,13 +94,10 @@ _DEFAULTS = {"user": ANY_USER, "namespace": ANY_NAMESPACE}
 
 
 class Wait(NamedTuple):
-    """How long a caller has to wait, and which limit makes it wait."""
-
     wait_s: float
-    """0: do not wait."""
     subject: str = ""
     limit: str = ""
-    """The name of the limit, one of `NAMES`."""
+    """The limit that makes the caller wait, one of `NAMES`."""
     most: int = 0
 
 
@@ -113,7 +105,7 @@ GO_ON = Wait(0.0)
 
 
 class Bucket:
-    """A token bucket: filled at `rate` a second up to `burst`. Below 0, tokens are owed."""
+    """Filled at `rate` a second up to `burst`. Below 0, tokens are owed."""
 
     __slots__ = ("_at_s", "_rate", "_tokens")
 
@@ -124,11 +116,10 @@ class Bucket:
 
     @property
     def burst(self) -> float:
-        """The most tokens that can be taken without a wait."""
         return max(1.0, self._rate * BURST_S)
 
     def wait_s(self, amount: float, now_s: float) -> float:
-        """Return how many seconds until `amount` may be taken; 0: now."""
+        """Return how many seconds until `amount` may be taken."""
         if now_s > self._at_s:
             self._tokens = min(self.burst, self._tokens + (now_s - self._at_s) * self._rate)
             self._at_s = now_s
@@ -146,24 +137,21 @@ class Bucket:
 
 
 class Limits:
-    """Enforces quotas with buckets and counts. Times are in seconds of a monotonic clock."""
+    """Times are in seconds of a monotonic clock."""
 
     def __init__(self, subjects_kept: int = SUBJECTS_KEPT) -> None:
         self._kept = subjects_kept
         self._quotas = Quotas()
         self._buckets: dict[str, dict[str, Bucket]] = {}
-        """The subject that asked last is at the end."""
         self._free: set[str] = set()
         """Subjects that have asked and have no rate bound."""
         self._held: dict[tuple[str, str], int] = {}
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest it is 0."""
         return {"held": sum(self._held.values())}
 
     @property
     def quotas(self) -> Quotas:
-        """The quotas in force."""
         return self._quotas
 
     def use(self, quotas: Quotas) -> None:
@@ -185,9 +173,9 @@ class Limits:
         processor_ms: float | None = None,
         now_s: float,
     ) -> Wait:
-        """Take all amounts or none. Returns the longest wait of all limits, and which limit it is.
+        """Take all amounts or none. Returns the longest wait of all limits.
 
-        `principal` or `namespace` may be empty. An amount of 0 takes nothing and waits until no
+        `principal` or `namespace` may be empty. An amount of 0 takes nothing, but waits until no
         debt is left; None skips that limit.
         """
         amounts = (requests, bytes_in, messages_in, bytes_out, messages_out, processor_ms)
@@ -222,7 +210,7 @@ class Limits:
         processor_ms: float = 0.0,
         now_s: float,
     ) -> None:
-        """Charge amounts known only afterwards. Never waits; it may leave a debt."""
+        """Charge amounts known only afterwards. Never waits; may leave a debt."""
         amounts = (0, bytes_in, messages_in, bytes_out, messages_out, processor_ms)
         for subject in (principal, namespace and f"namespace:{namespace}"):
             buckets = self._of(subject, now_s)
@@ -238,11 +226,10 @@ class Limits:
                 bucket.give_back(amount)
 
     def bounds(self, subject: str, rate: str, now_s: float) -> bool:
-        """Return whether `subject` has a bound for `rate`."""
         return rate in self._of(subject, now_s)
 
     def hold(self, subject: str, what: str) -> Wait:
-        """Count one more of `what`. At the bound, return a wait and do not count it."""
+        """Count one more of `what`; at the bound return a wait instead."""
         held = self._held.get((subject, what), 0)
         most = self._quotas.of(subject).bound(what)
         if most is not None and held >= most:
@@ -251,13 +238,12 @@ class Limits:
         return GO_ON
 
     def let_go(self, subject: str, what: str) -> None:
-        """Count one less. Only for what `hold` has counted."""
+        """Count one less of what `hold` has counted."""
         left = self._held.pop((subject, what)) - 1
         if left:
             self._held[subject, what] = left
 
     def _of(self, subject: str, now_s: float) -> dict[str, Bucket]:
-        """Return the subject's buckets: one for each rate that has a bound."""
         if not subject or subject in self._free:
             return {}
         found = self._buckets.pop(subject, None)

@@ -2,9 +2,8 @@
 
     /octavo/security/policy    secured, rules, roles
 
-It is one record rather than one for each rule, so that a process has the rights from before a
-change or from after it, never a mix; the record's version names them. It has room for some ten
-thousand rules; prefixes and roles keep the number small. The rules are stored as people write them.
+It is one record, so that a process never has rights from before and after a change mixed; the
+record's version names them. It has room for some ten thousand rules.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ from octavo.security.rules import (
 
 POLICY_PATH = "/octavo/security/policy"
 RULES_A_TURN = 500
-"""Rules that are read before other work of the process gets its turn."""
+"""Other work of the process gets its turn after so many rules."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuleRecord:
-    """A rule as text; `operations` is `produce,consume` or `all`."""
+    """`operations` is `produce,consume` or `all`."""
 
     principal: str
     allow: bool
@@ -46,8 +45,6 @@ class RuleRecord:
 
 @dataclass(frozen=True, slots=True)
 class RoleRecord:
-    """A principal has a role."""
-
     principal: str
     role: str
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -55,7 +52,7 @@ class RoleRecord:
 
 @dataclass(frozen=True, slots=True)
 class PolicyRecord:
-    """The policy's record. `extra`: fields that a newer version has written."""
+    """`extra`: fields that a newer version has written."""
 
     secured: bool = False
     rules: tuple[RuleRecord, ...] = ()
@@ -64,22 +61,20 @@ class PolicyRecord:
 
 
 class Read(NamedTuple):
-    """A policy, and the version of its record; −1 without a record."""
+    """`version` is −1 without a record."""
 
     policy: Policy
     version: int
 
 
 class PolicyStore:
-    """Reads and changes the policy's record."""
-
     def __init__(self, store: MetadataStore) -> None:
         self._record = SharedRecord(store, POLICY_PATH, PolicyRecord)
         self._last = (PolicyRecord(), OPEN)
         """The record as last read, and its policy: an unchanged record is not decoded again."""
 
     async def read(self) -> Read:
-        """Return the policy. Raises `MetadataUnavailable`, `BadRecord`."""
+        """Raises `MetadataUnavailable`, `BadRecord`."""
         record, version = await self._record.read()
         if version < 0:
             return Read(OPEN, version)
@@ -88,7 +83,7 @@ class PolicyStore:
         return Read(self._last[1], version)
 
     async def read_record(self) -> tuple[PolicyRecord, int]:
-        """Return the record and its version; −1 without a record. Raises as `read`."""
+        """Raises as `read`."""
         return await self._record.read()
 
     async def change(self, make: Callable[[PolicyRecord], PolicyRecord]) -> Read:
@@ -102,7 +97,7 @@ class PolicyStore:
 
 
 def policy_of(record: PolicyRecord) -> Policy:
-    """Decode the record. Raises `BadRecord` if any part is invalid: no partial policy."""
+    """Raises `BadRecord` if any part is invalid: no partial policy."""
     reading = _Reading(record)
     while reading.step(len(record.rules) + len(record.roles)):
         pass
@@ -110,9 +105,9 @@ def policy_of(record: PolicyRecord) -> Policy:
 
 
 async def policy_in_turns(record: PolicyRecord) -> Policy:
-    """Decode the record, some rules in each turn of the loop.
+    """Decode some rules in each turn of the loop: ten thousand take a tenth of a second.
 
-    Ten thousand rules take a tenth of a second. Raises `BadRecord`.
+    Raises `BadRecord`.
     """
     reading = _Reading(record)
     left = reading.step(RULES_A_TURN)
@@ -123,8 +118,6 @@ async def policy_in_turns(record: PolicyRecord) -> Policy:
 
 
 class _Reading:
-    """A policy of which some is read."""
-
     def __init__(self, record: PolicyRecord) -> None:
         self._record = record
         self._rules: list[Rule] = []
@@ -132,7 +125,7 @@ class _Reading:
         self._roles_read = 0
 
     def step(self, most: int) -> bool:
-        """Read that many rules or roles more; return whether some are left. Raises `BadRecord`."""
+        """Read so many rules or roles; return whether some are left. Raises `BadRecord`."""
         record, rules, done = self._record, self._rules, self._roles_read
         try:
             if len(rules) < len(record.rules):
@@ -150,12 +143,10 @@ class _Reading:
         return len(rules) < len(record.rules) or self._roles_read < len(record.roles)
 
     def policy(self) -> Policy:
-        """Return the policy, once nothing is left."""
         return Policy(self._rules, self._roles, secured=self._record.secured)
 
 
 def rule_record(rule: Rule) -> RuleRecord:
-    """Return the rule as it is stored."""
     names = "all" if rule.operations == ALL else ",".join(sorted(rule.operations))
     return RuleRecord(rule.principal, rule.allow, names, str(rule.pattern))
 
@@ -170,8 +161,7 @@ def make_rule(principal: str, operations: str, resource: str, *, allow: bool) ->
 def record_of(
     made: Iterable[RuleRecord], roles: Iterable[tuple[str, str]], extra: Mapping[str, Any]
 ) -> PolicyRecord:
-    """Return the record of a secured cluster with these rules and roles, duplicates removed.
-    Raises `InvalidPrincipal`."""
+    """Return the record of a secured cluster, without duplicates. Raises `InvalidPrincipal`."""
     held = (_role(principal, role) for principal, role in roles)
     return PolicyRecord(
         True,
@@ -184,7 +174,6 @@ def record_of(
 
 
 def with_rule(record: PolicyRecord, rule: Rule) -> PolicyRecord:
-    """Return the record with `rule` added; unchanged if it has the rule already."""
     made = rule_record(rule)
     if made in record.rules:
         return record
@@ -192,7 +181,6 @@ def with_rule(record: PolicyRecord, rule: Rule) -> PolicyRecord:
 
 
 def without_rule(record: PolicyRecord, rule: Rule) -> PolicyRecord:
-    """Return the record without `rule`; unchanged if it has no such rule."""
     made = rule_record(rule)
     kept = tuple(one for one in record.rules if one != made)
     return PolicyRecord(record.secured, kept, record.roles, record.extra)
@@ -205,7 +193,7 @@ def _role(principal: str, role: str) -> RoleRecord:
 
 
 def with_role(record: PolicyRecord, principal: str, role: str) -> PolicyRecord:
-    """Return the record with `role` given to a user or group. Raises `InvalidPrincipal`."""
+    """Give `role` to a user or group. Raises `InvalidPrincipal`."""
     made = _role(principal, role)
     if made in record.roles:
         return record
@@ -213,14 +201,13 @@ def with_role(record: PolicyRecord, principal: str, role: str) -> PolicyRecord:
 
 
 def without_role(record: PolicyRecord, principal: str, role: str) -> PolicyRecord:
-    """Return the record with `role` taken from `principal`. Raises `InvalidPrincipal`."""
+    """Raises `InvalidPrincipal`."""
     made = _role(principal, role)
     kept = tuple(one for one in record.roles if one != made)
     return PolicyRecord(record.secured, record.rules, kept, record.extra)
 
 
 ADMIN_ROLE = "role:admin"
-"""May do everything in a secured cluster."""
 
 
 def secured(record: PolicyRecord, admin: str) -> PolicyRecord:

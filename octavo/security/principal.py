@@ -1,7 +1,7 @@
-"""Principals and identities: the words for a caller, and the errors. Pure.
+"""Principals and identities of callers, and their errors. Pure.
 
-A principal is text of a kind and a name: `user:alice`, `group:staff`, `role:operators`,
-`node:broker-1`. A caller that showed no proof is `anonymous`.
+A principal is a kind and a name: `user:alice`, `group:staff`, `role:operators`, `node:broker-1`. A
+caller without proof is `anonymous`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ PRINCIPAL_RULE = (
     "a principal is user:NAME, group:NAME or role:NAME, its name 1 to 249 characters without "
     "spaces, or * for every caller; user:* is every authenticated user"
 )
-"""For error messages."""
 KINDS = ("user", "group", "role", "node")
 ANYBODY = "*"
 ANY_USER = "user:*"
@@ -25,7 +24,7 @@ _NAME = re.compile(rf"[!-~\xa1-\ud7ff]{{1,{NAME_CHARS_MAX}}}")
 
 
 class Unauthenticated(OctavoError):
-    """The caller's proof is not valid, or a proof is needed and was not shown."""
+    """The caller's proof is not valid, or it showed none where one is needed."""
 
     name = "unauthenticated"
     http_status = 401
@@ -33,38 +32,33 @@ class Unauthenticated(OctavoError):
 
 
 class Forbidden(OctavoError):
-    """No rule allows an authenticated caller what it asked for."""
-
     name = "forbidden"
     http_status = 403
     kafka = KafkaCode.TOPIC_AUTHORIZATION_FAILED
 
 
 class InvalidPrincipal(OctavoError):
-    """A text that is not a principal."""
-
     name = "invalid-principal"
     http_status = 422
 
 
 class Standing(NamedTuple):
-    """The user record and key that a proof rests on. A token that is given out for this proof
-    records it, so that the token ends together with the proof."""
+    """The user record and key that a proof rests on.
+
+    A token given out for this proof records it, so that the token ends together with the proof.
+    """
 
     record: int = -1
     """The version of the user's record when the proof was checked; −1: no record."""
     mark: str = ""
-    """Which certificate or API key it was: `certificate:SERIAL`, `api-key:HASH`, both in hex; empty
-    for other proofs, and where it is not known."""
+    """`certificate:SERIAL` or `api-key:HASH`, in hex; empty for other proofs."""
 
 
 class Identity(NamedTuple):
-    """A caller, as far as it has proved who it is."""
-
     name: str
     """A principal: `user:alice`, `node:broker-1`, `anonymous`."""
     groups: frozenset[str] = frozenset()
-    """The caller's groups, as principals: `group:staff`."""
+    """As principals: `group:staff`."""
     source: str = "none"
     """The kind of proof: `certificate`, `token`, `api-key`, `password`, `node`, `none`."""
     expires_at_s: float | None = None
@@ -86,9 +80,8 @@ class Shown(NamedTuple):
     authorization: str | None = None
     """The header `Authorization`."""
     certificate: bytes | None = None
-    """The client's certificate (DER); the TLS handshake has verified it."""
+    """DER; the TLS handshake has verified it."""
     peer: str = "unknown"
-    """The caller's address."""
 
     def __repr__(self) -> str:
         """Leave out the secrets."""
@@ -96,18 +89,18 @@ class Shown(NamedTuple):
 
 
 class Authenticates(Protocol):
-    """Finds out who a caller is."""
-
     async def identify(self, shown: Shown) -> Identity:
-        """Return the caller's identity; `ANONYMOUS` without a proof. Raises `Unauthenticated`."""
+        """Return `ANONYMOUS` without a proof. Raises `Unauthenticated`."""
 
     def at_hand(self, shown: Shown) -> Identity | None:
         """Return the identity if it was verified before and still holds. Does not wait."""
 
 
 def checked_principal(text: str, *kinds: str) -> str:
-    """Return `text` if it is a principal and its kind is in `kinds` (default: all kinds). Raises
-    `InvalidPrincipal`."""
+    """Return `text` if it is a principal of one of `kinds` (default: all).
+
+    Raises `InvalidPrincipal`.
+    """
     kind, colon, name = text.partition(":")
     if colon and kind in (kinds or KINDS) and _NAME.fullmatch(name):
         return text
@@ -118,5 +111,4 @@ def checked_principal(text: str, *kinds: str) -> str:
 
 
 def is_principal_name(name: str) -> bool:
-    """Return whether `name` can follow the colon of a principal."""
     return _NAME.fullmatch(name) is not None and name != ANYBODY

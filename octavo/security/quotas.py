@@ -3,11 +3,9 @@
     /octavo/security/quotas    quotas of user:alice, user:*, anonymous, namespace:payments,
                                namespace:*
 
-`user:*` and `namespace:*` are the defaults for each authenticated user and each namespace; they
-fill in what a subject's own quota leaves unset. Quotas also hold in a cluster that is not secured:
-there every caller is `anonymous`. limits.py applies them.
-
-While the record cannot be read, the quotas that were read last stay in force.
+`user:*` and `namespace:*` fill in what a subject's own quota leaves unset. In a cluster that is not
+secured, every caller is `anonymous`. While the record cannot be read, the last quotas stay in
+force. `limits` applies them.
 """
 
 from __future__ import annotations
@@ -42,34 +40,28 @@ SUBJECT_RULE = (
     "a quota is for user:NAME, for user:* (each authenticated user), for anonymous, for "
     "namespace:NS or for namespace:* (each namespace)"
 )
-"""For error messages."""
 
 log = structlog.get_logger()
 
 
 class InvalidQuota(OctavoError):
-    """A quota has no such subject, name or amount. The message says what is valid."""
-
     name = "invalid-quota"
     http_status = 422
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaRecord(Quota):
-    """One subject's quota, as stored."""
-
     subject: str
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def quota(self) -> Quota:
-        """The quota without subject and extra fields."""
         return Quota(**self.said)
 
 
 @dataclass(frozen=True, slots=True)
 class QuotasRecord:
-    """All quotas as stored. `extra`: fields that a newer version has written."""
+    """`extra`: fields that a newer version has written."""
 
     quotas: tuple[QuotaRecord, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -80,12 +72,11 @@ class QuotasRecord:
 
 
 def quota_store(store: MetadataStore) -> SharedRecord[QuotasRecord]:
-    """Return the reader and writer of the quotas' record."""
     return SharedRecord(store, QUOTAS_PATH, QuotasRecord)
 
 
 def quotas_of(record: QuotasRecord) -> Quotas:
-    """Decode the record. Raises `BadRecord` if any part is invalid: no partial quotas."""
+    """Raises `BadRecord` if any part is invalid: no partial quotas."""
     try:
         for one in record.quotas:
             checked_subject(one.subject)
@@ -97,10 +88,7 @@ def quotas_of(record: QuotasRecord) -> Quotas:
 
 
 def with_quota(record: QuotasRecord, subject: str, amounts: Mapping[str, int]) -> QuotasRecord:
-    """Return the record with `amounts` added to what `subject` has already.
-
-    Raises `InvalidQuota`.
-    """
+    """Raises `InvalidQuota`."""
     checked_subject(subject)
     for name, amount in amounts.items():
         _check(subject, name, amount)
@@ -113,7 +101,7 @@ def with_quota(record: QuotasRecord, subject: str, amounts: Mapping[str, int]) -
 
 
 def without_quota(record: QuotasRecord, subject: str, names: Iterable[str] = ()) -> QuotasRecord:
-    """Return the record without these `names` of the subject's quota; by default without all."""
+    """Remove these `names` of the subject's quota; by default all."""
     before = record.of(checked_subject(subject))
     for name in (gone := set(names)):
         _checked_name(name)
@@ -143,7 +131,6 @@ def parse_amount(text: str) -> int:
 
 
 def shown_amount(amount: int) -> str:
-    """Return the amount as people write it."""
     if amount == UNLIMITED:
         return "unlimited"
     for unit in reversed(_UNITS):
@@ -201,12 +188,10 @@ class FollowedQuotas:
         self._version: int | None = None
 
     async def start(self) -> None:
-        """Read and follow the quotas. A record that cannot be decoded counts as no quotas until it
-        is repaired. Raises `MetadataUnavailable`."""
+        """A record that cannot be decoded counts as no quotas. Raises `MetadataUnavailable`."""
         await self._record.start()
 
     async def close(self) -> None:
-        """Stop following the quotas. May be called twice."""
         await self._record.close()
 
     async def _look(self) -> None:

@@ -1,8 +1,6 @@
 """One metadata record that a whole cluster shares: changed by compare-and-set, and followed.
 
-`SharedRecord` reads and changes the record. `FollowedRecord` calls a function when it changes: it
-sets a watch, and also looks every `REREAD_S`, because a watch may be late. While the metadata store
-is away, the caller keeps what it read last.
+A follower sets a watch, and also looks every `REREAD_S`, because a watch may be late.
 """
 
 from __future__ import annotations
@@ -35,14 +33,14 @@ log = structlog.get_logger()
 
 
 class SharedRecord(Generic[Record]):
-    """The record at `path`. `kind()`, without arguments, makes an empty record."""
+    """The record at `path`. `kind()` makes an empty record."""
 
     def __init__(self, store: MetadataStore, path: str, kind: type[Record]) -> None:
         self._store = store
         self._path = path
         self._kind = kind
         self._last: tuple[bytes, Record] | None = None
-        """The bytes as last read, and the record: unchanged bytes are not decoded again."""
+        """Unchanged bytes are not decoded again."""
 
     async def read(self) -> tuple[Record, int]:
         """Return the record and its version; an empty record and −1 if there is none.
@@ -74,9 +72,10 @@ class SharedRecord(Generic[Record]):
 
 
 class FollowedRecord:
-    """Calls `look` whenever the record at `path` may have changed, until `close`.
+    """Calls `look`, which reads the record, whenever it may have changed, until `close`.
 
-    `look` reads the record. If it raises `BadRecord`, `unreadable` is called.
+    If `look` raises `BadRecord`, `unreadable` is called. While the metadata store is away, the
+    caller keeps what it read last.
     """
 
     def __init__(
@@ -106,7 +105,6 @@ class FollowedRecord:
         self._task = asyncio.create_task(self._follow(), name=f"follows {self._path}")
 
     async def close(self) -> None:
-        """Stop following the record. May be called twice."""
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None

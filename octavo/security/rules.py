@@ -1,8 +1,7 @@
-"""Access rules: may a principal do an operation to a resource? Decided only here. Pure.
+"""Access rules: may a principal do an operation to a resource? Pure.
 
-A rule allows or denies a principal some operations on the resources that it names. All matching
-rules are looked at: a deny wins over any allow, and without a matching rule the answer is no. So
-a resource that no rule mentions is closed.
+A deny wins over any allow, and without a matching rule the answer is no. A caller that may do any
+operation on a resource may also see that it exists (`describe`), as in Kafka.
 
     cluster                        nodes, metrics, ledgers
     namespace:payments             create and list topics, the namespace's policies
@@ -12,9 +11,6 @@ a resource that no rule mentions is closed.
     bookies                        the bookies' ports: read, write, admin
     topic:payments/*               every topic whose name begins so
     *                              everything
-
-A caller that may do any operation on a resource may also see that it exists (`describe`), as in
-Kafka.
 """
 
 from __future__ import annotations
@@ -29,19 +25,15 @@ from octavo.protocol.codes import OctavoError
 from octavo.security.principal import ANY_USER, ANYBODY, Identity
 
 DECISIONS_KEPT = 8192
-"""Most decisions that a policy caches. When they are full, the cache is emptied."""
+"""When so many decisions are cached, the cache is emptied."""
 
 
 class InvalidRule(OctavoError):
-    """There is no such rule, resource or operation. The message says what is valid."""
-
     name = "invalid-rule"
     http_status = 422
 
 
 class Operation(enum.StrEnum):
-    """The operations on resources."""
-
     PRODUCE = "produce"
     CONSUME = "consume"
     DESCRIBE = "describe"
@@ -49,15 +41,13 @@ class Operation(enum.StrEnum):
     DELETE = "delete"
     ALTER = "alter"
     READ = "read"
-    """For bookies: read entries by ledger id."""
+    """Of bookies: read entries by ledger id."""
     WRITE = "write"
-    """For bookies: write entries."""
+    """Of bookies: write entries."""
     ADMIN = "admin"
 
 
 class Kind(enum.StrEnum):
-    """The kinds of resources."""
-
     CLUSTER = "cluster"
     NAMESPACE = "namespace"
     TOPIC = "topic"
@@ -79,8 +69,6 @@ OPERATION_RULE = "operations are " + ", ".join(Operation) + ", and all"
 
 
 class Resource(NamedTuple):
-    """One thing that a caller can do something to."""
-
     kind: Kind
     name: str = ""
 
@@ -93,8 +81,6 @@ BOOKIES = Resource(Kind.BOOKIES)
 
 
 class Pattern(NamedTuple):
-    """The resources that a rule names."""
-
     kind: Kind
     name: str = ""
     prefix: bool = False
@@ -124,7 +110,6 @@ class Pattern(NamedTuple):
         return cls(kind, name, prefix)
 
     def fits(self, resource: Resource) -> bool:
-        """Return whether the pattern matches `resource`."""
         if self.kind is Kind.ANYTHING:
             return True
         if self.kind is not resource.kind:
@@ -158,8 +143,6 @@ def parse_operations(text: str) -> frozenset[Operation]:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Allows or denies a principal some operations."""
-
     principal: str
     allow: bool
     operations: frozenset[Operation]
@@ -170,16 +153,16 @@ class Rule:
         return f"{'allow' if self.allow else 'deny'} {self.principal} {names} {self.pattern}"
 
     def covers(self, operation: Operation) -> bool:
-        """Return whether the rule is about `operation`. To allow any operation is to allow
-        `describe`."""
+        """To allow any operation is to allow `describe`."""
         if operation in self.operations:
             return True
         return self.allow and operation is Operation.DESCRIBE
 
 
 class Decision(NamedTuple):
-    """Yes or no, and the rule that decided. Without a rule (None) the answer is no, unless the
-    caller is a node or the cluster is not secured."""
+    """Without a rule (None) the answer is no, unless the caller is a node or the cluster is not
+    secured.
+    """
 
     allowed: bool
     rule: Rule | None
@@ -189,8 +172,8 @@ class Decision(NamedTuple):
 class _RulesOf:
     """The rules of one principal, found by the resource that they name.
 
-    A principal may have thousands of rules, and a list asks about thousands of names: a lookup must
-    not walk through all rules for each name.
+    It may have thousands: a list that asks about thousands of names must not walk through them for
+    each.
     """
 
     def __init__(self) -> None:
@@ -203,7 +186,6 @@ class _RulesOf:
         self._is_sorted = True
 
     def add(self, place: int, rule: Rule) -> None:
-        """Add a rule; `place` is its place among all rules of the policy."""
         pattern = _ANY if rule.pattern.kind is Kind.ANYTHING else rule.pattern
         self._by.setdefault(pattern, []).append((place, rule))
         if pattern.prefix:
@@ -233,7 +215,6 @@ class _RulesOf:
         return any(rule.allow for pattern in wider for _, rule in self._by.get(pattern, ()))
 
     def fitting(self, resource: Resource) -> list[Rule]:
-        """Return the rules that name the resource, in their order."""
         kind, name = resource
         asked = [_ANY, Pattern(kind, name)]
         asked += [
@@ -246,8 +227,6 @@ class _RulesOf:
 
 
 class Policy:
-    """The rules and roles of a cluster. Caches its decisions."""
-
     def __init__(
         self,
         rules: Iterable[Rule] = (),
@@ -273,7 +252,7 @@ class Policy:
     __hash__ = None  # type: ignore[assignment]
 
     def principals(self, identity: Identity) -> frozenset[str]:
-        """Return all principals that the caller is: its name, its groups, their roles, `*`."""
+        """Return the caller's name, its groups, their roles, and `*`."""
         found = {identity.name, *identity.groups}
         for one in tuple(found):
             found |= self.roles.get(one, frozenset())
@@ -283,12 +262,11 @@ class Policy:
         return frozenset(found)
 
     def rules_of(self, identity: Identity) -> list[Rule]:
-        """Return the rules that name the caller, in their order."""
         who = self.principals(identity)
         return [rule for rule in self.rules if rule.principal in who]
 
     def decide(self, identity: Identity, operation: Operation, resource: Resource) -> Decision:
-        """Decide by the rules. In an unsecured cluster, and for a node, the answer is yes."""
+        """In an unsecured cluster, and for a node, the answer is yes."""
         if not self.secured:
             return _OPEN
         if identity.is_node:
@@ -303,8 +281,11 @@ class Policy:
 
     def may_see_some(self, identity: Identity, begins: Resource) -> bool:
         """Return whether a rule may allow `describe` on some resource whose name begins as
-        `begins` does. A list asks this first, then decides for each entry. It looks at the rules
-        only, so it does not reveal which resources exist."""
+        `begins`.
+
+        A list asks this first, then decides for each entry. As it looks at the rules only, it does
+        not reveal which resources exist.
+        """
         if not self.secured or identity.is_node:
             return True
         return any(
@@ -327,7 +308,7 @@ class Policy:
         return Decision(False, None, f"no rule allows {identity.name} to {operation} {resource}")
 
     def explain(self, identity: Identity, operation: Operation, resource: Resource) -> list[str]:
-        """Return lines for people: the decision, and the rules that nearly decided otherwise."""
+        """Return the decision, and the rules that nearly decided otherwise, for people."""
         decision = self.decide(identity, operation, resource)
         lines = [f"{'yes' if decision.allowed else 'no'}: {decision.reason}"]
         if not self.secured:

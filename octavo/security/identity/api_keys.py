@@ -1,9 +1,9 @@
-"""API keys: long random texts. A file holds their hashes. For small installations. Pure.
+"""API keys: random texts, whose hashes are in a file. Pure.
 
     # name:SHA-256 in hex[:group,group]
     shop:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08:writers
 
-A key has 256 random bits: it cannot be guessed, and its plain hash does not reveal it.
+A key has 256 random bits, so its plain hash does not reveal it.
 """
 
 from __future__ import annotations
@@ -23,31 +23,28 @@ from octavo.security.principal import (
 from octavo.security.settings import SecurityError
 
 KEY_PREFIX = "octavo_"
-"""Makes a key recognisable, for us and for tools that search code for secrets."""
+"""Tools that search code for secrets recognise it."""
 KEY_BYTES = 32
 API_KEYS_MAX = 100_000
 KEY_MARK = "api-key:"
-"""Begins a `Standing.mark`; the key's hash follows."""
 _KEY_CHARS_MAX = 200
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 ApiKeys = Mapping[bytes, Identity]
-"""API keys by hash. A plain dictionary lookup is safe from timing attacks: a caller chooses keys,
-not hashes, so it cannot move step by step towards a known hash."""
+"""API keys by hash. A dictionary lookup is safe from timing attacks: callers cannot choose hashes.
+"""
 
 
 def make_key(rng: random.Random) -> str:
-    """Return a new random key."""
     return KEY_PREFIX + base64.urlsafe_b64encode(rng.randbytes(KEY_BYTES)).decode().rstrip("=")
 
 
 def line_of(name: str, key: str, groups: Iterable[str] = ()) -> str:
-    """Return the line for the key file."""
     return ":".join((name, hashlib.sha256(key.encode()).hexdigest(), ",".join(groups))).rstrip(":")
 
 
 def parse_api_keys(data: bytes) -> ApiKeys:
-    """Parse the key file. Raises `SecurityError`, which shows no line: it may hold a key."""
+    """Raises `SecurityError`, which shows no line: it may hold a key."""
     try:
         lines = data.decode().splitlines()
     except UnicodeDecodeError as error:
@@ -80,7 +77,6 @@ def parse_api_keys(data: bytes) -> ApiKeys:
 
 
 def identity_of_key(key: str, keys: ApiKeys) -> Identity:
-    """Return the key's user. Raises `Unauthenticated`."""
     if len(key) <= _KEY_CHARS_MAX:
         found = keys.get(hashlib.sha256(key.encode(errors="replace")).digest())
         if found is not None:

@@ -1,12 +1,10 @@
-"""Decides who a caller is, by what it shows. The only place where that is decided.
+"""Decide who a caller is, by what it shows.
 
-A header `Authorization` is checked first; if it is wrong, the call fails even with a good
-certificate. Without the header, the certificate is checked. Without both, the caller is anonymous.
-Every proof is then checked against the user's record: a disabled user is refused.
-
-A verified proof is cached until it ends, at most `VERIFIED_S`, and dropped when the user, the keys
-or the revocations change. Such a change also raises `generation`, so that open streams and
-connections check again. Messages say what is wrong with a proof, never whether the user exists.
+A header `Authorization` comes first: if it is wrong, the call fails even with a good certificate.
+Without header and certificate, the caller is anonymous. Every proof is checked against the user's
+record: a disabled user is refused. A verified proof is cached for at most `VERIFIED_S`, and dropped
+when the user, the keys or the revocations change; `generation` then tells open streams and
+connections to check again.
 """
 
 from __future__ import annotations
@@ -61,7 +59,7 @@ from octavo.security.principal import (
 from octavo.security.settings import SecurityConfig
 
 VERIFIED_S = 60.0
-"""For this time, a verified password, key or token is not verified again."""
+"""A verified proof is not verified again within this time."""
 _NAMED_CHARS = 200
 """Bounds the name kept from a token that may be forged."""
 HEADER_CHARS_MAX = max(TOKEN_CHARS_MAX, PLAIN_BYTES_MAX) + 16
@@ -79,15 +77,16 @@ class Keys:
 
 
 class Files(NamedTuple):
-    """The watched files; None where a file is not set."""
+    """None where a file is not set."""
 
     revoked: WatchedFile[frozenset[int]] | None = None
     api_keys: WatchedFile[ApiKeys] | None = None
     jwt_keys: WatchedFile[KeySet] | None = None
 
     def refresh(self) -> bool:
-        """Read every file again. Returns whether any had changed. Blocks."""
-        changed = [one.refresh() for one in self if one is not None]  # a list: refresh every file
+        """Return whether any file had changed. Blocks."""
+        # a list, not a generator: refresh every file
+        changed = [one.refresh() for one in self if one is not None]
         return any(changed)
 
 
@@ -97,7 +96,7 @@ class _Verified(NamedTuple):
 
 
 class Authenticator:
-    """Identifies callers. `start` before use; `close` ends it. For one event loop."""
+    """Identifies callers, in one event loop. `start` before use; `close` ends it."""
 
     def __init__(
         self,
@@ -133,26 +132,22 @@ class Authenticator:
         self._task: asyncio.Task[None] | None = None
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest it is 0."""
         return {"checking": len(self._checking)}
 
     @property
     def generation(self) -> int:
-        """A number that grows whenever a cached identity may have become wrong."""
+        """Grows whenever a cached identity may have become wrong."""
         return self._generation
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Call `listener` after each change of `generation`."""
         self._listeners.append(listener)
 
     async def until_changed(self, generation: int) -> None:
-        """Wait until `generation` differs from the given value."""
         while self._generation == generation:
             await self._moved.wait()
 
     async def start(self) -> None:
-        """Read users and keys, and follow their changes. Raises `MetadataUnavailable`,
-        `BadRecord`."""
+        """Raises `MetadataUnavailable`, `BadRecord`."""
         self.users.on_change(self._forget_users)
         try:
             await self.users.start()
@@ -166,7 +161,6 @@ class Authenticator:
             self._task = asyncio.create_task(self._watch_files(), name="security files")
 
     async def close(self) -> None:
-        """Stop everything. May be called twice."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -195,8 +189,8 @@ class Authenticator:
     async def identify(self, shown: Shown) -> Identity:
         """Return the caller's identity; `ANONYMOUS` when it shows nothing.
 
-        Raises `Unauthenticated` if the proof is wrong, with the reason for people. Raises
-        `LoginsPaused` (a subclass) if the proof was not looked at; it says when to try again.
+        Raises `Unauthenticated` if the proof is wrong; `LoginsPaused` (a subclass) if it was not
+        looked at.
         """
         found = self.at_hand(shown)
         if found is not None:
@@ -212,7 +206,7 @@ class Authenticator:
             raise
 
     async def plain(self, message: bytes, peer: str) -> Identity:
-        """Return who logs in with a SASL PLAIN message. Raises as `identify`."""
+        """Authenticate a SASL PLAIN message. Raises as `identify`."""
         try:
             user, password = parse_plain(message)
             key = self._digest(b"p", message)
@@ -244,7 +238,7 @@ class Authenticator:
         if value.startswith(KEY_PREFIX):
             return self._remember(key, self._of_api_key(value))
         # No await may come between the check and `_remember`: a revocation in between would not
-        # find the proof in the cache, and the revoked proof would stay valid.
+        # find the proof in the cache, and it would stay valid.
         return self._remember(key, await self._of_token(key, read_token(value), shown.peer))
 
     def _of_certificate(self, der: bytes) -> Identity:
@@ -260,8 +254,8 @@ class Authenticator:
 
     async def _of_token(self, key: bytes, token: Token, peer: str) -> Identity:
         named = _named_in(token)
-        # Forgers behind the same proxy (one address) must not lock the real user out: a token that
-        # was verified a moment ago skips the check for paused logins.
+        # Forgers behind the same proxy must not lock the real user out: a token that is cached as
+        # verified skips the check for paused logins.
         if key not in self._verified:
             self.failed_logins.check(peer, named, now_s())
         try:
@@ -283,12 +277,12 @@ class Authenticator:
         claims = await self._foreign.verify(token, wall_s)
         if claims.issued_at_s is None:
             return claims
-        # The issuer's clock may be ahead by `LEEWAY_S`: a token issued just after a revocation by
-        # its own claim may really be from before. So count it as that much older.
+        # The issuer's clock may be ahead by `LEEWAY_S`: count the token as that much older, or a
+        # token from before a revocation would pass.
         return claims._replace(issued_at_s=max(0.0, claims.issued_at_s - LEEWAY_S))
 
     async def _of_password(self, key: bytes, user: str, password: str, peer: str) -> Identity:
-        # A client may send many requests with one password at once: check it only once.
+        # Check a password once, however many requests come with it at once.
         task = self._checking.get(key)
         if task is None:
             task = asyncio.create_task(self._check_password(key, user, password, peer))
@@ -309,7 +303,7 @@ class Authenticator:
 
         may()
         record = self.users.get(name)
-        # For an unknown user, check a made-up credential: the answer must take as long.
+        # For an unknown user, check a made-up credential, so that the answer takes as long.
         mechanism = MECHANISMS[0]
         known = None if record.disabled else record.credential(mechanism)
         credential = known or made_up(mechanism, user, self.salt_key)
@@ -324,8 +318,10 @@ class Authenticator:
         return self._remember(key, identity)
 
     def held_against_record(self, identity: Identity, issued_at_s: float | None = None) -> Identity:
-        """Check an identity against the user's record and add the record's groups. Raises
-        `Unauthenticated`."""
+        """Check an identity against the user's record, and add the record's groups.
+
+        Raises `Unauthenticated`.
+        """
         user = identity.name.partition(":")[2]
         record = self.users.get(user)
         if record.disabled:
@@ -339,9 +335,11 @@ class Authenticator:
         )
 
     def lapsed(self, identity: Identity, standing: Standing) -> str:
-        """Return why an identity that another process has verified is no longer valid; empty if it
-        is valid. `standing` says what the identity rests on. If that is a later user record than
-        this process has read, the identity is valid: the other process knows more."""
+        """Return why an identity that another process verified is no longer valid; empty if it is
+        valid.
+
+        If `standing` names a later user record than this process has read, the identity is valid.
+        """
         user = identity.name.partition(":")[2]
         record = self.users.get(user)
         if record.disabled:
@@ -405,14 +403,13 @@ class Authenticator:
             await asyncio.sleep(self.config.files_reload_ms / 1000)
             try:
                 changed = await asyncio.to_thread(self._files.refresh)
-            except Exception as error:  # keep what the files said before
+            except Exception as error:
                 log.error("security_file_not_loaded", reason=repr(error), exc_info=error)
             else:
                 if changed:
                     self._forget()
 
     def tell(self, peer: str, error: Unauthenticated) -> None:
-        """Log that a caller at `peer` was refused."""
         host = source_of(peer)
         times = self._refused.count(now_s(), host)
         if times:
@@ -421,7 +418,7 @@ class Authenticator:
 
 
 class ScramLogin:
-    """One login by SCRAM. After the last step `identity` is set."""
+    """After the last step `identity` is set."""
 
     def __init__(self, of: Authenticator, mechanism: str, peer: str, nonce: str) -> None:
         self._of, self._mechanism, self._peer = of, mechanism, peer
@@ -429,7 +426,7 @@ class ScramLogin:
         self.identity: Identity | None = None
 
     def step(self, message: bytes) -> bytes:
-        """Return the answer to the client's message. Raises `Unauthenticated`, `LoginsPaused`."""
+        """Raises `Unauthenticated`, `LoginsPaused`."""
         try:
             if self._server.named:
                 self._of.failed_logins.check(self._peer, self._server.named, now_s())
@@ -455,7 +452,7 @@ class ScramLogin:
 def _named_in(token: Token) -> str:
     """Return the name under which failures of this token are counted: the user it claims.
 
-    It begins with "token ". A user's name has no space, so failed passwords count separately.
+    It begins with "token ": no user's name has a space, so failed passwords count separately.
     """
     said = token.claims.get("sub")
     return f"token {said[:_NAMED_CHARS]}" if isinstance(said, str) else "token"
@@ -469,5 +466,4 @@ def _bytes(digits: str) -> bytes:
 
 
 def now_s() -> float:
-    """Return the loop's time in seconds; it is monotonic."""
     return asyncio.get_running_loop().time()

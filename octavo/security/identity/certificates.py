@@ -1,8 +1,7 @@
-"""The user of a client's certificate, and whether the certificate was revoked.
+"""Name the user of a client's certificate, and tell whether the certificate was revoked.
 
-The TLS handshake has checked that a CA signed it, that it has not expired, and that the client has
-its private key. Here the user's name is read from it. Characters that a principal cannot hold are
-%-encoded as in URLs, so that different subjects never become the same principal.
+The TLS handshake has verified it. Characters that a principal cannot hold are %-encoded, so that
+different subjects never become the same principal.
 """
 
 from __future__ import annotations
@@ -52,8 +51,7 @@ def identity_of(der: bytes, principal: str, revoked: frozenset[int]) -> Identity
 
 
 def parse_revoked(data: bytes) -> frozenset[int]:
-    """Parse revoked serial numbers: a CRL in PEM form, or lines in hex; `#` begins a comment.
-    Raises `SecurityError`.
+    """Parse a CRL in PEM form, or serial numbers in hex, one a line. Raises `SecurityError`.
 
     The CRL's signature is not checked: the file is trusted.
     """
@@ -61,7 +59,7 @@ def parse_revoked(data: bytes) -> frozenset[int]:
         try:
             crl = x509.load_pem_x509_crl(data)
             return frozenset(one.serial_number for one in crl)
-        except Exception as error:  # see `identity_of`
+        except Exception as error:
             raise SecurityError(f"this is not a CRL in PEM form: {error!r}") from error
     found = set()
     for number, line in enumerate(data.decode(errors="replace").splitlines(), 1):
@@ -98,7 +96,6 @@ def _uri(certificate: x509.Certificate) -> str:
         uris = names.value.get_values_for_type(x509.UniformResourceIdentifier)
     except x509.ExtensionNotFound:
         uris = []
-    # SPIFFE requires exactly one URI.
     if len(uris) != 1 or not uris[0].startswith("spiffe://"):
         raise Unauthenticated("the certificate has no single URI spiffe://…")
     return _safe(uris[0])

@@ -1,9 +1,8 @@
-"""After failed logins a caller has to wait before the next try, longer each time. Pure.
+"""After failed logins a caller waits before the next try, longer each time. Pure.
 
-Failures are counted by address and user together: many people may share an address, and failures
-from another address must not lock the user out. An address with failures for `USERS_OF_ADDRESS_MAX`
-users shares one pause for all its other users. Memory is bounded, and the oldest entry goes first:
-a caller that wants its failures forgotten must fill the memory with newer failures.
+Failures are counted by address and user together, so that failures from another address do not lock
+a user out. After failures for `USERS_OF_ADDRESS_MAX` users, all other users of an address share one
+pause. When memory is full, the oldest entry goes.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ FREE_TRIES = 5
 PAUSE_S_MIN = 1.0
 PAUSE_S_MAX = 60.0
 FORGOTTEN_S = 900.0
-"""After this time without another failure, earlier failures are forgotten."""
+"""After so much time without another failure, earlier failures are forgotten."""
 USERS_OF_ADDRESS_MAX = 64
 _ANY = ""
 
 
 class LoginsPaused(Unauthenticated):
-    """Too many failed logins, or too many password checks: the proof was not looked at."""
+    """Too many failed logins or password checks: the proof was not looked at."""
 
     name = "logins-paused"
     http_status = 429
@@ -47,7 +46,7 @@ _NONE = _Failures(0, 0.0, 0.0)
 
 
 class FailedLogins:
-    """Remembers failures. Times are in seconds of a monotonic clock."""
+    """Times are in seconds of a monotonic clock."""
 
     def __init__(self, entries_max: int) -> None:
         self._entries_max = entries_max
@@ -68,7 +67,6 @@ class FailedLogins:
             )
 
     def failed(self, address: str, user: str, now_s: float) -> None:
-        """Count a failed login."""
         key = self._key(address, user)
         times = self._known(key, now_s).times + 1
         over = times - FREE_TRIES
@@ -80,7 +78,6 @@ class FailedLogins:
         self._users[key[0]] = self._users.get(key[0], 0) + 1
 
     def succeeded(self, address: str, user: str) -> None:
-        """Forget the failures: the user has logged in."""
         self._forget((source_of(address), user))
 
     def _key(self, address: str, user: str) -> tuple[str, str]:
@@ -102,8 +99,10 @@ class FailedLogins:
 
 
 def source_of(peer: str) -> str:
-    """Return the address that failures are counted under, from `host` or `host:port`. For IPv6 it
-    is the /64 network: a single household has 2^64 addresses."""
+    """Return the address of `host` or `host:port` that failures are counted under.
+
+    For IPv6 it is the /64 network: a household has 2^64 addresses.
+    """
     for text in (peer, host_of(peer).strip("[]")):
         try:
             found = ipaddress.ip_address(text)

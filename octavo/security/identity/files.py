@@ -1,8 +1,7 @@
-"""A file that is read again when it changes.
+"""Read a file again when it changes.
 
-A changed file is read only once it has stayed the same between two looks: a half-written list of
-revocations would let the missing part in. If the file cannot be used, the old contents stay in
-force; the error is logged, and the file is checked again.
+It is read once it has stayed the same between two looks: a half-written list of revocations would
+let the missing part in. If the file cannot be used, the old contents stay in force.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ log = structlog.get_logger()
 
 
 class WatchedFile(Generic[T]):
-    """A file's parsed contents. Call `refresh` on a thread now and then."""
+    """Call `refresh` on a thread now and then."""
 
     def __init__(self, setting: str, path: str, parse: Callable[[bytes], T]) -> None:
-        """Read the file. Raises `SecurityError`, as `parse` does: the process then must not run."""
+        """Raises `SecurityError`, as `parse` does: the process then must not run."""
         self._setting, self._path, self._parse = setting, path, parse
         self._seen = self._settling = self._look()
         self.value = self._read()
         self._failed: str | None = None
 
     def refresh(self) -> bool:
-        """Look at the file. Returns True if it had changed and was read."""
+        """Return whether the file had changed and was read."""
         seen = self._look()
         settled, self._settling = seen == self._settling, seen
         if seen == self._seen or not settled:

@@ -1,4 +1,4 @@
-"""Tokens of another issuer: accepted if signed with the issuer's key and meant for us."""
+"""Accept tokens of another issuer that are signed with its key and meant for us."""
 
 from __future__ import annotations
 
@@ -14,26 +14,18 @@ from octavo.security.settings import SecurityConfig
 
 
 class KeySource(Protocol):
-    """Where an issuer's keys come from."""
-
-    async def find(self, token: Token) -> KeySet:
-        """Return the keys that may have signed `token`."""
+    async def find(self, token: Token) -> KeySet: ...
 
 
 class KeysOfFile:
-    """The keys of `jwt_keys_file`."""
-
     def __init__(self, file: WatchedFile[KeySet]) -> None:
         self._file = file
 
     async def find(self, token: Token) -> KeySet:
-        """Return the keys that may have signed `token`."""
         return fitting(self._file.value, token)
 
 
 class ForeignTokens:
-    """Verifies tokens of another issuer."""
-
     def __init__(self, config: SecurityConfig, source: KeySource) -> None:
         self._config, self._source = config, source
 
@@ -43,17 +35,15 @@ class ForeignTokens:
             self._source.on_change(listener)
 
     async def start(self) -> None:
-        """Follow the issuer's keys."""
         if isinstance(self._source, Jwks):
             await self._source.start()
 
     async def close(self) -> None:
-        """Stop following. May be called twice."""
         if isinstance(self._source, Jwks):
             await self._source.close()
 
     async def verify(self, token: Token, now_s: float) -> Claims:
-        """Return the token's claims. Raises `Unauthenticated`."""
+        """Raises `Unauthenticated`."""
         config = self._config
         # Check the claims first: a token for another service must not cause a fetch of keys.
         claims = checked_claims(

@@ -1,8 +1,7 @@
-"""The public keys of an issuer, fetched from its JWKS address (OIDC).
+"""Fetch the public keys of an issuer from its JWKS address (OIDC).
 
-The keys are fetched every `refresh_s`, and at once when a token names an unknown key, so that the
-first token after a key rotation works. Such extra fetches are at least `retry_s` apart, whatever
-tokens come. While the issuer is away, the keys fetched last stay in use.
+They are fetched every `refresh_s`, and when a token names an unknown key, but then at least
+`retry_s` apart. While the issuer is away, the last keys stay in use.
 """
 
 from __future__ import annotations
@@ -20,14 +19,12 @@ FETCH_TIMEOUT_S = 10.0
 JWKS_BYTES_MAX = 1 << 20
 
 Fetch = Callable[[str], Awaitable[bytes]]
-"""Returns the contents of a URL; raises `OSError` or `TimeoutError` if it cannot."""
+"""Returns the contents of a URL; raises `OSError` or `TimeoutError`."""
 
 log = structlog.get_logger()
 
 
 class Jwks:
-    """An issuer's keys. `start` before use; `close` ends it."""
-
     def __init__(self, url: str, fetch: Fetch, *, refresh_s: float, retry_s: float) -> None:
         self._url, self._fetch = url, fetch
         self._refresh_s, self._retry_s = refresh_s, retry_s
@@ -40,7 +37,6 @@ class Jwks:
         self._listeners: list[Callable[[], None]] = []
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Call `listener` whenever the keys change."""
         self._listeners.append(listener)
 
     async def start(self) -> None:
@@ -48,7 +44,6 @@ class Jwks:
         self._task = asyncio.create_task(self._keep_fresh(), name="jwks")
 
     async def close(self) -> None:
-        """Stop fetching. May be called twice."""
         tasks = [one for one in (self._task, self._fetching) if one is not None]
         self._task = self._fetching = None
         for task in tasks:
@@ -56,8 +51,7 @@ class Jwks:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def find(self, token: Token) -> KeySet:
-        """Return the keys that may have signed `token`. If none is known, fetch the keys first,
-        unless that was done within `retry_s`."""
+        """Return the keys that may have signed `token`; fetch first if none is known."""
         found = fitting(self._keys, token)
         if not found:
             await self._refreshed()
@@ -72,7 +66,7 @@ class Jwks:
             self._begun_s = now_s
             self._fetching = asyncio.create_task(self._fetch_once())
             self._fetching.add_done_callback(self._fetched)
-        await asyncio.wait([self._fetching])  # all callers wait for the same fetch
+        await asyncio.wait([self._fetching])
 
     def _fetched(self, task: asyncio.Task[None]) -> None:
         self._fetching = None

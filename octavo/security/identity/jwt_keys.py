@@ -1,8 +1,7 @@
-"""Public keys of another issuer, and the algorithms that each key may verify. Pure.
+"""Public keys of another issuer. The key decides the algorithm, never the token. Pure.
 
-The key decides the algorithm, never the token. So a token that says `none`, or that uses a public
-key as the secret of HS256, finds no key. Secrets (`oct`) and private keys are refused. RFC 7517,
-RFC 8725.
+So a token that says `none`, or that uses a public key as an HS256 secret, finds no key. Secrets
+(`oct`) and private keys are refused. RFC 7517, RFC 8725.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from octavo.security.settings import SecurityError
 
 PUBLIC_KEYS_MAX = 100
 TRIED_MAX = 8
-"""The most keys tried for one token: every key without a name may have signed it."""
+"""Every key without a name may have signed a token: bound the tries."""
 RSA_BITS_MIN = 2048
 
 RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
@@ -35,7 +34,7 @@ _PEM = re.compile(rb"-----BEGIN ([A-Z ]+)-----.*?-----END \1-----", re.DOTALL)
 
 
 class PublicKey(NamedTuple):
-    """A public key. `kid` is empty if the key has no name."""
+    """`kid` is empty if the key has no name."""
 
     kid: str
     algorithms: frozenset[str]
@@ -46,15 +45,14 @@ KeySet = tuple[PublicKey, ...]
 
 
 def parse_keys(data: bytes) -> KeySet:
-    """Parse a file: PEM, a JWK or a JWKS. Raises `SecurityError` if any key cannot be used."""
+    """Parse PEM, a JWK or a JWKS. Raises `SecurityError` if any key cannot be used."""
     if b"-----BEGIN" in data:
         return _checked(_of_pem(kind, text) for kind, text in _pems(data))
     return _checked(map(_of_jwk, _jwks(data)))
 
 
 def parse_jwks(data: bytes) -> KeySet:
-    """Parse an issuer's JWKS. Skips keys that are for other uses or of unknown kinds. Raises
-    `SecurityError`."""
+    """Parse an issuer's JWKS, skipping keys of other uses or kinds. Raises `SecurityError`."""
     found = []
     for one in _jwks(data):
         try:
@@ -65,7 +63,6 @@ def parse_jwks(data: bytes) -> KeySet:
 
 
 def fitting(keys: KeySet, token: Token) -> KeySet:
-    """Return the keys that may have signed `token`."""
     found = [
         key
         for key in keys
@@ -75,7 +72,7 @@ def fitting(keys: KeySet, token: Token) -> KeySet:
 
 
 def verify_signature(token: Token, keys: KeySet) -> None:
-    """Check that a key of `keys` has signed `token`. Raises `WrongSignature`."""
+    """Raises `WrongSignature`."""
     for one in keys:
         try:
             _SIGNATURES.decode(token.text, one.key, algorithms=[token.algorithm])

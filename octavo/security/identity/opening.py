@@ -1,4 +1,4 @@
-"""Builds an `Authenticator` from the settings, the key files and the cluster's secret."""
+"""Build an `Authenticator`."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ async def open_authenticator(
     rng: random.Random,
     fetch: Fetch,
 ) -> Authenticator:
-    """Build it; the caller starts it.
+    """Build it from settings, key files and secret; the caller starts it.
 
-    `clock` returns milliseconds since 1970. `rng` must be unpredictable. `fetch` returns the
-    contents of a URL, bounded in time and length. Raises `SecurityError` for files that cannot be
-    used, `MetadataUnavailable`, `BadRecord`.
+    `clock` returns milliseconds since 1970. `rng` must be unpredictable. `fetch` bounds time and
+    length. Raises `SecurityError` for files that cannot be used, `MetadataUnavailable`,
+    `BadRecord`.
     """
     files = Files(
         _watched(config, "revoked_file", parse_revoked),

@@ -1,7 +1,7 @@
-"""Checks passwords on a few threads: each check takes milliseconds of a core.
+"""Check passwords on a few threads: each check takes milliseconds of a core.
 
-The number of checks that run or wait is bounded, and one address may have an eighth of the waiting
-checks. So a flood of logins neither blocks the event loop nor keeps other addresses out.
+The number that runs or waits is bounded, and one address may have an eighth of the waiting checks,
+so that a flood of logins neither blocks the event loop nor keeps other addresses out.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ RETRY_S = 1.0
 
 
 class PasswordChecks:
-    """The threads, and the checks that wait for them. `close` ends it."""
-
     def __init__(self, at_once: int, waiting_max: int) -> None:
         self._threads = ThreadPoolExecutor(at_once, thread_name_prefix="password")
         self._at_once, self._waiting_max = at_once, waiting_max
@@ -26,16 +24,17 @@ class PasswordChecks:
         self._under_way: Counter[str] = Counter()
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest it is 0."""
         return {"under_way": self._under_way.total()}
 
     def close(self) -> None:
-        """Stop. Checks that have begun end by themselves. May be called twice."""
+        """Stop; checks that have begun end by themselves."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def run(self, peer: str, check: Callable[[], bool], may: Callable[[], None]) -> bool:
-        """Run `check` on a thread and return its result. `may` is called when the turn comes, and
-        may raise. Raises `LoginsPaused` when too many checks wait."""
+        """Run `check` on a thread. `may` is called when the turn comes, and may raise.
+
+        Raises `LoginsPaused` when too many checks wait.
+        """
         address = source_of(peer)
         full = self._under_way.total() >= self._at_once + self._waiting_max
         if full or self._under_way[address] >= max(1, self._waiting_max // 8):
@@ -44,8 +43,8 @@ class PasswordChecks:
         try:
             async with self._turn:
                 may()
-                # A thread cannot be cancelled: if the caller gives up, keep the turn until the
-                # check ends, or more checks than threads would run.
+                # A thread cannot be cancelled: keep the turn until the check ends, or more checks
+                # than threads would run.
                 return await _to_its_end(
                     asyncio.get_running_loop().run_in_executor(self._threads, check)
                 )

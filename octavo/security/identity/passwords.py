@@ -1,7 +1,7 @@
 """Passwords, and the SCRAM keys stored for them, which do not reveal the password. Pure.
 
-The same credential serves SCRAM and plain passwords (HTTP Basic, SASL PLAIN): for a plain password
-the keys are computed and compared. RFC 5802, RFC 7677; `scramp` does the arithmetic.
+A plain password (HTTP Basic, SASL PLAIN) is checked by computing the same keys. RFC 5802, RFC 7677;
+`scramp` does the arithmetic.
 """
 
 from __future__ import annotations
@@ -28,20 +28,16 @@ PASSWORD_CHARS_MIN = 8
 PASSWORD_CHARS_MAX = 1024
 PLAIN_BYTES_MAX = 8192
 WRONG = "user or password is wrong"
-"""The same text for every cause, so that it does not reveal which users exist."""
+"""One text for every cause, so that it does not reveal which users exist."""
 _KEY_BYTES = {"SCRAM-SHA-256": 32, "SCRAM-SHA-512": 64}
 
 
 class InvalidPassword(OctavoError):
-    """A password or user name is not acceptable. The message says what is."""
-
     name = "invalid-password"
 
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """The stored keys of a password, for one mechanism."""
-
     salt: bytes = field(repr=False)
     iterations: int
     stored_key: bytes = field(repr=False)
@@ -51,7 +47,7 @@ class Credential:
 def make_credential(
     mechanism: str, password: str, salt: bytes, iterations: int = ITERATIONS
 ) -> Credential:
-    """Compute the credential of a new password. Takes milliseconds. Raises `InvalidPassword`."""
+    """Takes milliseconds. Raises `InvalidPassword`."""
     if not PASSWORD_CHARS_MIN <= len(password) <= PASSWORD_CHARS_MAX:
         raise InvalidPassword(
             f"a password has {PASSWORD_CHARS_MIN} to {PASSWORD_CHARS_MAX} characters, "
@@ -66,26 +62,24 @@ def make_credential(
 
 
 def is_password(mechanism: str, password: str, credential: Credential) -> bool:
-    """Return whether the password matches. Takes equally long for any input."""
+    """Takes equally long for any input."""
     try:
         found = _credential(mechanism, password, credential.salt, credential.iterations)
     except ScramException:
-        # Compute something anyway: a refusal must take as long as a real check.
+        # A refusal must take as long as a real check.
         _credential(mechanism, "wrong", credential.salt, credential.iterations)
         return False
     return hmac.compare_digest(found.stored_key, credential.stored_key)
 
 
 def made_up(mechanism: str, user: str, key: bytes) -> Credential:
-    """Return a credential for an unknown user. It is always the same for a name, as a real
-    credential would be."""
+    """Return a credential for an unknown user, always the same for a name."""
     long = _KEY_BYTES[mechanism]
     digest = hmac.digest(key, f"{mechanism} {user}".encode(errors="replace"), "sha512")
     return Credential(digest[:SALT_BYTES], ITERATIONS, digest[-long:], digest[:long])
 
 
 def is_credential(mechanism: str, credential: Credential) -> bool:
-    """Return whether a stored credential is valid."""
     return (
         len(credential.salt) >= SALT_BYTES_MIN
         and ITERATIONS_MIN <= credential.iterations <= ITERATIONS_MAX
@@ -121,7 +115,7 @@ def parse_basic(value: str) -> tuple[str, str]:
 
 
 def parse_plain(message: bytes) -> tuple[str, str]:
-    """Parse user and password of a SASL PLAIN message (RFC 4616). Raises `Unauthenticated`."""
+    """Parse a SASL PLAIN message (RFC 4616). Raises `Unauthenticated`."""
     if len(message) > PLAIN_BYTES_MAX:
         raise Unauthenticated("the PLAIN message is too long")
     try:

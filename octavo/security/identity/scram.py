@@ -1,9 +1,7 @@
-"""The server side of SCRAM-SHA-256 and -512: bytes in, bytes out. Pure.
+"""The server side of SCRAM-SHA-256 and -512 (RFC 5802, RFC 7677). Pure.
 
-For SASL in any protocol. `step` takes the client's message and returns the answer; after the second
-step `user` is set. An unknown user gets the same answers until the last step. Refused: clients that
-insist on channel binding (`-PLUS`), which is not offered, and clients that ask for another user's
-rights (authzid). RFC 5802, RFC 7677; `scramp` does the arithmetic.
+An unknown user gets the same answers until the last step. Refused: clients that insist on channel
+binding (`-PLUS`), or ask for another user's rights (authzid). `scramp` does the arithmetic.
 """
 
 from __future__ import annotations
@@ -18,16 +16,14 @@ from octavo.security.principal import Unauthenticated, is_principal_name
 MESSAGE_BYTES_MAX = 4096
 
 Find = Callable[[str], Credential | None]
-"""Returns the stored credential of a user, or None for an unknown user. May raise
-`Unauthenticated`."""
+"""Returns None for an unknown user. May raise `Unauthenticated`."""
 
 
 class ScramServer:
-    """One SCRAM login. An error ends it."""
+    """One SCRAM login. After the second step `user` is set; an error ends it."""
 
     def __init__(self, mechanism: str, find: Find, *, salt_key: bytes, nonce: str) -> None:
-        """`mechanism`: from `MECHANISMS`. `salt_key`: for made-up salts. `nonce`: printable and
-        random, used for this login only."""
+        """`salt_key`: for made-up salts. `nonce`: printable and random, for this login only."""
         self._mechanism, self._find, self._salt_key = mechanism, find, salt_key
         self._server = ScramMechanism(mechanism).make_server(self._of_user, s_nonce=nonce)
         self._steps = 0
@@ -37,17 +33,17 @@ class ScramServer:
 
     @property
     def user(self) -> str | None:
-        """The user, once logged in; None before."""
         return self._named if self._steps == 2 and self._refused is None else None
 
     @property
     def named(self) -> str:
-        """The user name that the client gave in the first step, not yet proved."""
+        """The user name of the first step, not yet proved."""
         return self._named
 
     def step(self, message: bytes) -> bytes:
         """Return the answer to the client's message. After an error every step raises
-        `Unauthenticated`."""
+        `Unauthenticated`.
+        """
         if self._refused is None and self._steps < 2:
             try:
                 return self._stepped(message)
@@ -77,7 +73,7 @@ class ScramServer:
         try:
             found = self._find(name)
         except Unauthenticated as error:
-            self._refused = error  # keep our error: scramp wraps it in its own
+            self._refused = error
             raise
         self._known = found is not None
         one = found or made_up(self._mechanism, name, self._salt_key)

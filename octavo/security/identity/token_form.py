@@ -1,9 +1,8 @@
-"""Parses a JSON Web Token and checks its claims. Pure. Verifies no signature.
+"""Parse a JSON Web Token and check its claims. Verifies no signature. Pure.
 
-A token is untrusted input, so it is parsed strictly before any key is looked up: three parts of
-base64url, JSON objects without duplicate keys (two parsers might believe different values), and a
-bounded length. Keys or key addresses in the header (`jku`, `x5u`, `jwk`, `x5c`) are ignored. RFC
-7519; RFC 8725 for known attacks.
+A token is untrusted: its length is bounded, and duplicate keys are refused, as two parsers might
+believe different values. Keys or key addresses in the header (`jku`, `x5u`, `jwk`, `x5c`) are
+ignored. RFC 7519, RFC 8725.
 """
 
 from __future__ import annotations
@@ -18,9 +17,8 @@ from octavo.security.principal import Unauthenticated, is_principal_name
 
 TOKEN_CHARS_MAX = 8192
 LEEWAY_S = 30
-"""The most that an issuer's clock may be ahead of ours."""
+"""How far an issuer's clock may be ahead of ours."""
 GROUPS_MAX = 256
-"""The most groups in one token."""
 _SECONDS_MAX = 2**40
 
 _PART = re.compile(r"[A-Za-z0-9_-]+")
@@ -28,12 +26,12 @@ _TYPES = ("jwt", "at+jwt", "application/jwt", "application/at+jwt")
 
 
 class WrongSignature(Unauthenticated):
-    """No matching key has signed the token: it may be forged."""
+    pass
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A parsed token. Its `claims` are untrusted until the signature is verified."""
+    """Its `claims` are untrusted until the signature is verified."""
 
     text: str = field(repr=False)
     algorithm: str
@@ -43,17 +41,15 @@ class Token:
 
 
 class Claims(NamedTuple):
-    """The claims of a token that is for us and has not expired."""
-
     name: str
     groups: frozenset[str]
-    """Names of groups, without `group:`."""
+    """Without `group:`."""
     issued_at_s: float | None
     expires_at_s: float
 
 
 def read_token(text: str) -> Token:
-    """Parse a token. For any input it raises nothing but `Unauthenticated`."""
+    """For any input it raises nothing but `Unauthenticated`."""
     if len(text) > TOKEN_CHARS_MAX:
         raise Unauthenticated(f"the token is longer than {TOKEN_CHARS_MAX} characters")
     parts = text.split(".")
@@ -80,7 +76,10 @@ def checked_claims(
     groups_claim: str = "groups",
 ) -> Claims:
     """Return the claims if the token is for us and valid now. The caller has verified the
-    signature. Raises `Unauthenticated`."""
+    signature.
+
+    Raises `Unauthenticated`.
+    """
     if claims.get("iss") != issuer:
         raise Unauthenticated("the token is of another issuer")
     for_whom = claims.get("aud")
@@ -110,7 +109,7 @@ def _groups(value: Any, claim: str) -> frozenset[str]:
         raise Unauthenticated(
             f"the token's claim {claim[:40]!r} is not a list of up to {GROUPS_MAX} groups"
         )
-    # An issuer may have groups of any name. Skip names that no rule could match.
+    # An issuer may have groups of any name: skip names that no rule could match.
     return frozenset(one for one in groups if isinstance(one, str) and is_principal_name(one))
 
 

@@ -1,8 +1,7 @@
 """The cluster's own tokens, made by `octavo token create`.
 
-They are JSON Web Tokens, signed (HS256) with a key derived from the cluster's secret: every process
-of the cluster can verify them, and only the cluster can make them. A token ends when it expires,
-when its user is disabled or deleted, or when the user's tokens are revoked (`users`).
+They are JWTs, signed (HS256) with a key derived from the cluster's secret. A token ends when it
+expires, or when its user is disabled, deleted, or revokes its tokens.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def issue(
 ) -> str:
     """Make a token for `principal` (`user:alice`), valid for `ttl_s` seconds.
 
-    `groups` as `group:staff`. `key` is the cluster's key for `TOKEN_KEY_USE`. Raises
+    `groups` as `group:staff`. `key`: the cluster's key for `TOKEN_KEY_USE`. Raises
     `InvalidPrincipal`.
     """
     assert 0 < ttl_s <= TTL_S_MAX
@@ -57,7 +56,7 @@ def issue(
 
 
 def verify(key: bytes, token: Token, *, now_s: float, audience: str = AUDIENCE) -> Claims:
-    """Verify a token of this cluster and return its claims. Raises `Unauthenticated`."""
+    """Raises `Unauthenticated`."""
     claims = _verified(key, token, KID)
     found = checked_claims(claims, issuer=ISSUER, audience=audience, now_s=now_s)
     if found.issued_at_s is None:

@@ -3,13 +3,11 @@
     /octavo/security/users/NAME      scram_256, scram_512, groups, disabled, not_before_s, deleted
     /octavo/security/user_changes    count, recent: the users that were changed last
 
-A user needs no record here: tokens and certificates prove names by themselves. A user with a record
-can be disabled, whatever proof it shows, and its tokens issued before a moment can be revoked.
-
-`Users` keeps all users in the memory of a process. A change is announced in `user_changes` before
-and after it is made, and the users announced last are read again every `REREAD_S`
-(security/record.py). So if the changing process crashes between the change and the second
-announcement, the change is still seen. While the store is away, the users stay as last read.
+Tokens and certificates prove names without a record here. A user with a record can be disabled,
+whatever it shows, and its tokens issued before a moment can be revoked. A change is announced in
+`user_changes` before and after it is made, and the users announced last are read again every
+`REREAD_S`: so a change is seen even if the process that made it crashes before the second
+announcement. While the store is away, the users stay as last read.
 """
 
 from __future__ import annotations
@@ -56,32 +54,24 @@ log = structlog.get_logger()
 
 
 class UserExists(OctavoError):
-    """A user of that name exists already."""
-
     name = "user-exists"
 
 
 class UserNotFound(OctavoError):
-    """There is no user of that name."""
-
     name = "user-not-found"
 
 
 class TooManyUsers(OctavoError):
-    """The cluster has `USERS_MAX` users already."""
-
     name = "too-many-users"
 
 
 class TooManyGroups(OctavoError):
-    """A user may be in at most `GROUPS_MAX` groups."""
-
     name = "too-many-groups"
 
 
 @dataclass(frozen=True, slots=True)
 class ScramRecord:
-    """A `Credential` as stored: hexadecimal digits."""
+    """A `Credential` in hexadecimal digits."""
 
     salt: str = field(repr=False)
     iterations: int
@@ -91,22 +81,21 @@ class ScramRecord:
 
     @classmethod
     def of(cls, kept: Credential) -> ScramRecord:
-        """Encode a credential."""
         return cls(kept.salt.hex(), kept.iterations, kept.stored_key.hex(), kept.server_key.hex())
 
     @property
     def credential(self) -> Credential:
-        """Decode the credential. Raises `ValueError`."""
+        """Raises `ValueError`."""
         keys = (bytes.fromhex(one) for one in (self.stored_key, self.server_key))
         return Credential(bytes.fromhex(self.salt), self.iterations, *keys)
 
 
 @dataclass(frozen=True, slots=True)
 class UserRecord:
-    """A user. Without SCRAM keys it has no password. `groups`: names, without `group:`.
+    """A user; without SCRAM keys it has no password. `groups`: without `group:`.
 
-    `not_before_s`: tokens issued before this time (seconds since 1970) are invalid. `deleted`: the
-    user was deleted; the record stays so that its old tokens remain invalid.
+    Tokens issued before `not_before_s` (since 1970) are invalid. With `deleted`, the record stays
+    so that old tokens remain invalid.
     """
 
     scram_256: ScramRecord | None = None
@@ -118,20 +107,18 @@ class UserRecord:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def credential(self, mechanism: str) -> Credential | None:
-        """Return the credential for one of `MECHANISMS`; None without a password. Raises
-        `ValueError`."""
+        """Raises `ValueError`."""
         found = self.scram_256 if mechanism == MECHANISMS[0] else self.scram_512
         return None if found is None else found.credential
 
     @property
     def has_password(self) -> bool:
-        """Whether the user can log in by password."""
         return self.scram_256 is not None or self.scram_512 is not None
 
 
 @dataclass(frozen=True, slots=True)
 class ChangesRecord:
-    """The number of changes so far, and the users that were changed last."""
+    """The number of changes, and the users that were changed last."""
 
     count: int = 0
     recent: tuple[str, ...] = ()
@@ -139,7 +126,7 @@ class ChangesRecord:
 
 
 class _Known(NamedTuple):
-    """A user's record and its version; −1 without a record."""
+    """A record and its version; −1 without a record."""
 
     record: UserRecord
     version: int
@@ -151,18 +138,17 @@ _UNREADABLE = _Known(UserRecord(disabled=True), -1)
 
 
 class UserStore:
-    """Reads and changes user records. Every call may raise `MetadataUnavailable` (then read again:
-    a change may have been made) or `BadRecord`."""
+    """Every call may raise `MetadataUnavailable` (a change may have been made) or `BadRecord`."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
 
     async def names(self) -> list[str]:
-        """Return the names of all records, also of deleted users."""
+        """Also the names of deleted users."""
         return sorted(_name_of(step) for step in await self._store.children(USERS_PATH))
 
     async def all(self) -> dict[str, UserRecord]:
-        """Return the users by name, without deleted users."""
+        """Without deleted users."""
         await self._store.sync()
         names = await self.names()
         records = await gather_each(names, self.read, _AT_ONCE)
@@ -178,17 +164,14 @@ class UserStore:
         return found and found.record
 
     async def get(self, name: str) -> UserRecord:
-        """Return the user. Raises `UserNotFound`."""
+        """Raises `UserNotFound`."""
         await self._store.sync()
         return _there(name, await self.read(name))
 
     async def create(
         self, name: str, password: ScramPair | None = None, groups: Iterable[str] = ()
     ) -> None:
-        """Create a user.
-
-        Raises `UserExists`, `TooManyUsers`, `TooManyGroups`, `InvalidPassword`.
-        """
+        """Raises `UserExists`, `TooManyUsers`, `TooManyGroups`, `InvalidPassword`."""
         checked_user(name)
         names = _few(groups)
         if len(await self.names()) >= USERS_MAX:
@@ -207,22 +190,19 @@ class UserStore:
         )
 
     async def set_password(self, name: str, password: ScramPair) -> None:
-        """Set the password. Raises `UserNotFound`."""
+        """Raises `UserNotFound`."""
         await self._change(
             name,
             lambda old: replace(_there(name, old), scram_256=password[0], scram_512=password[1]),
         )
 
     async def set_groups(self, name: str, groups: Iterable[str]) -> None:
-        """Set the groups. Raises `UserNotFound`, `TooManyGroups`."""
+        """Raises `UserNotFound`, `TooManyGroups`."""
         names = _few(groups)
         await self._change(name, lambda old: replace(_there(name, old), groups=names))
 
     async def set_disabled(self, name: str, disabled: bool) -> None:
-        """Disable or enable the user. Tokens, keys and passwords of a disabled user are refused.
-
-        Raises `UserNotFound`.
-        """
+        """Whatever a disabled user shows is refused. Raises `UserNotFound`."""
         await self._change(name, lambda old: replace(_there(name, old), disabled=disabled))
 
     async def delete(self, name: str, now_s: float) -> None:
@@ -237,7 +217,7 @@ class UserStore:
         )
 
     async def revoke_tokens(self, name: str, now_s: float) -> None:
-        """Revoke all tokens issued to the user until now. Works for users without a record."""
+        """Revoke all tokens issued to the user until now, also without a record."""
         checked_user(name)
         await self._change(
             name,
@@ -248,7 +228,7 @@ class UserStore:
 
     async def _change(self, name: str, make: Callable[[UserRecord | None], UserRecord]) -> None:
         path = path_of(name)
-        make(await self.read(name))  # it raises if the change is not allowed: announce nothing
+        make(await self.read(name))  # raises if the change is not allowed: announce nothing
         await self._tell(name)
         while True:
             found = await self.read_known(name)
@@ -262,7 +242,6 @@ class UserStore:
         await self._tell(name)
 
     async def read_known(self, name: str) -> _Known | None:
-        """As `read`, with the record's version."""
         path = path_of(name)
         try:
             value, version = await self._store.get(path)
@@ -279,7 +258,6 @@ class UserStore:
         return _Known(record, version)
 
     async def changes(self) -> ChangesRecord:
-        """Return which users were changed last."""
         try:
             return decode_record(
                 ChangesRecord, CHANGES_PATH, (await self._store.get(CHANGES_PATH)).value
@@ -306,7 +284,7 @@ ScramPair = tuple[ScramRecord, ScramRecord]
 
 
 def scram_records(password: str, rng: random.Random) -> ScramPair:
-    """Compute what is stored for a new password. Takes some 20 ms. Raises `InvalidPassword`."""
+    """Takes some 20 ms. Raises `InvalidPassword`."""
     first, second = (
         ScramRecord.of(make_credential(one, password, rng.randbytes(SALT_BYTES)))
         for one in MECHANISMS
@@ -315,7 +293,6 @@ def scram_records(password: str, rng: random.Random) -> ScramPair:
 
 
 def path_of(name: str) -> str:
-    """Return the path of the user's record."""
     return join(USERS_PATH, quote(name, safe="").replace(".", "%2E"))
 
 
@@ -343,12 +320,12 @@ def _few(groups: Iterable[str]) -> tuple[str, ...]:
 
 
 def _after(record: UserRecord, now_s: float) -> int:
-    """Return the first second of valid tokens: the next, as tokens have times in whole seconds."""
+    """Return the first second of valid tokens: the next, as tokens have whole seconds."""
     return max(record.not_before_s, int(now_s) + 1)
 
 
 class Users:
-    """All users, in the memory of a process. `start` before use; `close` ends it."""
+    """`start` before use; `close` ends it."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -359,11 +336,10 @@ class Users:
         self._listeners: list[Callable[[frozenset[str]], None]] = []
 
     async def start(self) -> None:
-        """Read all users and follow changes. Raises `MetadataUnavailable`, `BadRecord`."""
+        """Raises `MetadataUnavailable`, `BadRecord`."""
         await self._followed.start()
 
     async def close(self) -> None:
-        """Stop following the users. May be called twice."""
         await self._followed.close()
 
     def get(self, name: str) -> UserRecord:
@@ -371,8 +347,7 @@ class Users:
         return self._users.get(name, _NOBODY).record
 
     def version(self, name: str) -> int:
-        """Return the version of the user's record as last read; it grows with each change. −1
-        without a record."""
+        """Grows with each change; −1 without a record."""
         return self._users.get(name, _NOBODY).version
 
     def on_change(self, listener: Callable[[frozenset[str]], None]) -> None:

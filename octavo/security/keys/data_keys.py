@@ -1,9 +1,8 @@
 """Unwrapped data keys in the memory of a process.
 
-A key in use is confirmed by its source every `recheck_s`. Reads wait for the confirmation: once a
-key is deleted, or while its source does not answer, nothing can be opened. Writers do not wait: an
-entry sealed with a key deleted a moment ago is unreadable anyway. The check runs in the background,
-and the writer fails once the check has found the key missing.
+The source confirms a key in use every `recheck_s`. Reads wait for that: with a deleted key, or
+without an answer, nothing is opened. Writers do not wait: they fail once the check, in the
+background, misses the key; entries sealed until then are unreadable anyway.
 """
 
 from __future__ import annotations
@@ -37,13 +36,12 @@ class DataKey:
         self._missing: OctavoError | None = None
 
     def take(self, data_key: bytes) -> None:
-        """Store the key that its source has just returned."""
         self._cipher = AESGCM(data_key)
         self._missing = None
         self._confirmed_s = asyncio.get_running_loop().time()
 
     async def opening(self) -> Cipher:
-        """Return the cipher for opening entries. Raises `KeyMissing`, `KeySourceUnavailable`."""
+        """Raises `KeyMissing`, `KeySourceUnavailable`."""
         if self._cipher is None or not self._is_fresh():
             await asyncio.shield(self._check())
         if self._cipher is None:
@@ -51,8 +49,7 @@ class DataKey:
         return self._cipher
 
     def sealing(self) -> Cipher:
-        """Return the cipher for sealing entries, without waiting. Raises `KeyMissing` once it is
-        known that the key is missing."""
+        """Does not wait. Raises `KeyMissing` once it is known that the key is missing."""
         if not self._is_fresh():
             self._check()
         if self._cipher is None:
@@ -87,8 +84,6 @@ class DataKey:
 
 
 class DataKeys:
-    """The data keys of a process."""
-
     def __init__(
         self,
         source: KeySource,
@@ -103,7 +98,7 @@ class DataKeys:
         self._keys: weakref.WeakValueDictionary[Wrapped, DataKey] = weakref.WeakValueDictionary()
 
     async def new(self, namespace: str) -> DataKey:
-        """Make a new data key. Raises `KeyMissing`, `KeySourceUnavailable`."""
+        """Raises `KeyMissing`, `KeySourceUnavailable`."""
         data_key = self._random_bytes(KEY_BYTES)
         made = DataKey(self._source, await self._source.wrap(namespace, data_key), self._recheck_s)
         made.take(data_key)
@@ -118,7 +113,7 @@ class DataKeys:
         return found
 
     def writer_prefix(self) -> bytes:
-        """Return a random prefix that keeps this writer's nonces apart from all others'."""
+        """Keeps this writer's nonces apart from all others'."""
         return self._random_bytes(WRITER_BYTES)
 
     async def rewrapped(self, wrapped: Wrapped) -> Wrapped | None:

@@ -6,7 +6,7 @@ from octavo.protocol.codes import OctavoError, Scope
 
 
 class KeyMissing(OctavoError):
-    """The key source does not have the key. It may have been deleted."""
+    """The key source does not have the key; it may have been deleted."""
 
     name = "encryption-key-missing"
     http_status = 503
@@ -14,7 +14,7 @@ class KeyMissing(OctavoError):
 
 
 class KeySourceUnavailable(OctavoError):
-    """The key source cannot say whether it has the key. Nothing is opened or sealed meanwhile."""
+    """The key source does not answer: nothing is opened or sealed."""
 
     name = "key-source-unavailable"
     http_status = 503
@@ -22,7 +22,7 @@ class KeySourceUnavailable(OctavoError):
 
 
 class InvalidKeys(OctavoError):
-    """A key file or a keys setting is invalid. The message names the line, never the key."""
+    """The message names the line, never the key."""
 
     name = "keys"
     scope = Scope.PROCESS

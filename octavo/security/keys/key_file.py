@@ -1,11 +1,10 @@
-"""The text of a key file: the keys of each namespace. Pure.
+"""The text of a key file. Pure.
 
     # comments, and empty lines
     namespace key-id base64-of-32-bytes
 
-The first key of a namespace wraps the data keys of new ledgers; all its keys unwrap. A process that
-can read the file can read the data, so only its owner may have access. If the file is lost, the
-data is lost.
+A namespace's first key wraps the data keys of new ledgers; all its keys unwrap. Who can read the
+file can read the data; without the file, the data is lost.
 """
 
 from __future__ import annotations
@@ -20,15 +19,12 @@ from octavo.security.keys.errors import InvalidKeys
 from octavo.security.keys.wrapped import KEY_ID_RULE, is_key_id
 
 FILE_BYTES_MAX = 4 * 1024 * 1024
-"""A longer file cannot be a key file: it is not read."""
 HEADER = (
     "# Octavo's keys. Whoever reads this file reads the data; whoever loses it loses the data.\n"
 )
 
 
 class NamespaceKey(NamedTuple):
-    """One key of a namespace."""
-
     namespace: str
     key_id: str
     key: bytes
@@ -69,8 +65,7 @@ def parse(what: str, text: str) -> tuple[NamespaceKey, ...]:
 
 
 def with_key(text: str, added: NamespaceKey) -> str:
-    """Return the text with `added` before the namespace's other keys, so that it wraps from now
-    on."""
+    """Add a key before the namespace's other keys, so that it wraps from now on."""
     encoded = base64.b64encode(added.key).decode()
     line = f"{added.namespace} {added.key_id} {encoded}\n"
     lines = (text or HEADER).splitlines(keepends=True)
@@ -81,7 +76,7 @@ def with_key(text: str, added: NamespaceKey) -> str:
 
 
 def without_keys(text: str, namespace: str, key_id: str | None = None) -> str:
-    """Return the text without the namespace's keys, or without its key `key_id`."""
+    """Remove the namespace's keys, or only `key_id`."""
     lines = text.splitlines(keepends=True)
     return "".join(one for one in lines if not _is_of(one, namespace, key_id))
 

@@ -1,8 +1,4 @@
-"""Key sources: they hold the keys of namespaces, and wrap and unwrap data keys.
-
-`FileKeys` reads a key file and wraps with AES-KW (RFC 3394). `ServiceKeys` asks a key management
-service, through a plug-in; the service never gives its keys away.
-"""
+"""Key sources: they hold the keys of namespaces, and wrap and unwrap data keys."""
 
 from __future__ import annotations
 
@@ -23,7 +19,7 @@ _AT_ONCE = 8
 
 
 class KeySource(ABC):
-    """Wraps and unwraps data keys. Caches nothing: `DataKeys` does that."""
+    """Caches nothing: `DataKeys` does that."""
 
     @abstractmethod
     async def wrap(self, namespace: str, data_key: bytes) -> Wrapped:
@@ -31,18 +27,17 @@ class KeySource(ABC):
 
     @abstractmethod
     async def unwrap(self, wrapped: Wrapped) -> bytes:
-        """Return the data key. Raises `KeyMissing`, `KeySourceUnavailable`."""
+        """Raises `KeyMissing`, `KeySourceUnavailable`."""
 
 
 class FileKeys(KeySource):
-    """Keys from a file, which is read again after a change."""
+    """A key file, read again after a change; wraps with AES-KW (RFC 3394)."""
 
     def __init__(self, what: str, look: Callable[[], object], read: Callable[[], str]) -> None:
-        """`what` names the file in errors. `look` returns a value that changes with the file;
-        `read` returns its text.
+        """`what` names the file in errors; `look` returns a value that changes with the file.
 
-        Both raise `KeySourceUnavailable` if the file cannot be read, or if other users can read
-        it.
+        `look` and `read` raise `KeySourceUnavailable` if the file cannot be read, or if other users
+        can read it.
         """
         self._what = what
         self._look = look
@@ -51,8 +46,10 @@ class FileKeys(KeySource):
         self._keys: dict[str, dict[str, bytes]] = {}
 
     def refresh(self) -> None:
-        """Read the file if it has changed. Raises `KeySourceUnavailable`, also for an invalid
-        file: a key may have been deleted in it, so the old keys must not be used."""
+        """Read the file if it has changed.
+
+        Raises `KeySourceUnavailable`, also for an invalid file: it may say that a key was deleted.
+        """
         seen = self._look()
         if seen == self._seen:
             return
@@ -71,7 +68,6 @@ class FileKeys(KeySource):
         return [(namespace, key_id) for namespace, keys in self._keys.items() for key_id in keys]
 
     async def wrap(self, namespace: str, data_key: bytes) -> Wrapped:
-        """See `KeySource`."""
         from cryptography.hazmat.primitives.keywrap import aes_key_wrap
 
         self.refresh()
@@ -85,7 +81,6 @@ class FileKeys(KeySource):
         return Wrapped(namespace, key_id, aes_key_wrap(key, data_key))
 
     async def unwrap(self, wrapped: Wrapped) -> bytes:
-        """See `KeySource`."""
         from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap
 
         self.refresh()
@@ -102,21 +97,20 @@ class FileKeys(KeySource):
 
 
 class KeyService(Protocol):
-    """The interface of a plug-in: a client of a key management service.
+    """A plug-in: a client of a key management service.
 
     Both calls may block; they run on threads. They raise `KeyError` if the service does not have
-    the key (any more), and any other exception if it cannot say.
+    the key, and any other exception if it cannot say.
     """
 
     def wrap(self, namespace: str, data_key: bytes) -> tuple[str, bytes]:
-        """Wrap the 32 bytes of `data_key`. Returns the current key's id and the wrapped bytes."""
+        """Wrap 32 bytes. Returns the current key's id and the wrapped bytes."""
 
-    def unwrap(self, namespace: str, key_id: str, wrapped: bytes) -> bytes:
-        """Return the data key."""
+    def unwrap(self, namespace: str, key_id: str, wrapped: bytes) -> bytes: ...
 
 
 class ServiceKeys(KeySource):
-    """Keys of a key management service, which never gives them away."""
+    """A key management service, which never gives its keys away."""
 
     def __init__(self, what: str, service: KeyService, timeout_s: float) -> None:
         """`what` names the service in errors. After `timeout_s` it counts as unavailable."""
@@ -126,7 +120,6 @@ class ServiceKeys(KeySource):
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="octavo-keys")
 
     async def wrap(self, namespace: str, data_key: bytes) -> Wrapped:
-        """See `KeySource`."""
         key_id, wrapped = await self._asked(
             f"namespace {namespace}", lambda: self._service.wrap(namespace, data_key)
         )
@@ -140,7 +133,6 @@ class ServiceKeys(KeySource):
         return Wrapped(namespace, key_id, bytes(wrapped))
 
     async def unwrap(self, wrapped: Wrapped) -> bytes:
-        """See `KeySource`."""
         found = await self._asked(f"key {wrapped.key_name}", lambda: self._service.unwrap(*wrapped))
         if len(found) != KEY_BYTES:
             raise KeySourceUnavailable(

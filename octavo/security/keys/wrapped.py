@@ -2,8 +2,7 @@
 
     octavo.encryption := "1 " namespace " " key-id " " base64(wrapped data key)
 
-It is stored in BookKeeper's field `customMetadata`, and in the record of an offloaded copy. Without
-the namespace's key it reveals only the two names.
+It is stored in BookKeeper's field `customMetadata`, and in the record of an offloaded copy.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from octavo.metadata.store import BadRecord
 from octavo.protocol.names import is_name
 
 ENCRYPTION_KEY = "octavo.encryption"
-"""The field in a ledger's `customMetadata`."""
 KEY_ID_CHARS_MAX = 100
 WRAPPED_BYTES_MAX = 256
 """A key service may add its own data to the 32 bytes."""
@@ -27,24 +25,19 @@ _KEY_ID = re.compile(rf"[A-Za-z0-9._:/-]{{1,{KEY_ID_CHARS_MAX}}}")
 
 
 def is_key_id(text: str) -> bool:
-    """Return whether `text` follows `KEY_ID_RULE`."""
     return _KEY_ID.fullmatch(text) is not None
 
 
 class Wrapped(NamedTuple):
-    """A wrapped data key, and the key that wrapped it."""
-
     namespace: str
     key_id: str
     wrapped: bytes
 
     @property
     def key_name(self) -> str:
-        """The wrapping key, for people."""
         return f"{self.key_id} of namespace {self.namespace}"
 
     def encode(self) -> bytes:
-        """Encode for the metadata."""
         assert is_key_id(self.key_id), self.key_id
         assert len(self.wrapped) <= WRAPPED_BYTES_MAX
         text = base64.b64encode(self.wrapped).decode()
@@ -52,7 +45,7 @@ class Wrapped(NamedTuple):
 
     @classmethod
     def decode(cls, what: str, data: bytes) -> Wrapped:
-        """Decode; `what` names the record in errors. Raises `BadRecord`."""
+        """`what` names the record in errors. Raises `BadRecord`."""
         try:
             version, namespace, key_id, text = data.decode("ascii").split(" ")
             wrapped = base64.b64decode(text, validate=True)
