@@ -1,1 +1,1 @@
-"""The `octavo` command: what a person types. One module per noun; heavy imports inside commands."""
+"""The `octavo` command, one module per noun."""

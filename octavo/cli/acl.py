@@ -1,8 +1,4 @@
-"""`octavo acl`: rules and roles, and explanations of decisions.
-
-The rules are one record in the metadata store; brokers and bookies follow a change within seconds.
-Commands change it there, or through a broker (`--url`) with an administrator's token.
-"""
+"""`octavo acl`: rules and roles, in the metadata store or through a broker (`--url`)."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Allow and deny: list rules, explain decisions, give roles.", no_args_is_help=True
 )
-role_app = typer.Typer(help="Give and take roles; rules are made for a role.", no_args_is_help=True)
+role_app = typer.Typer(help="Give and take roles.", no_args_is_help=True)
 app.add_typer(role_app, name="role", cls=Group)
 
 Principal = Annotated[
@@ -60,12 +56,8 @@ def allow(
     """Add a rule that allows. A secured cluster denies everything that no rule allows.
 
     \b
-    Examples:
+    Example:
       octavo acl allow user:shop produce topic:payments/orders --data ./octavo-data
-      octavo acl allow group:billing consume 'topic:payments/*'
-      octavo acl allow group:billing create,consume 'subscription:payments/*'
-      octavo acl allow role:operators all '*' --metadata zk://127.0.0.1:2181/octavo
-      octavo acl allow user:shop consume topic:payments/refunds --url https://broker-1:8080
     """
     _add(place, principal, operations, resource, allows=True)
 
@@ -140,9 +132,8 @@ def list_rules(
     """List the rules, in the order in which they were made.
 
     \b
-    Examples:
+    Example:
       octavo acl list --data ./octavo-data
-      octavo acl list --principal user:shop --json
     """
     record = place.read()
     rules = [one for one in record.rules if principal in (None, one.principal)]
@@ -191,9 +182,8 @@ def explain(
     """Say whether a principal may do something, and why, or why not.
 
     \b
-    Examples:
+    Example:
       octavo acl explain user:alice produce topic:payments/orders --data ./octavo-data
-      octavo acl explain anonymous describe cluster --json
     """
     from octavo.security.policy import policy_of
     from octavo.security.rules import parse_operations, parse_resource
@@ -224,7 +214,6 @@ def explain(
 def _identity(
     place: PolicyPlace, principal: str, groups: list[str] | tuple[str, ...]
 ) -> tuple[Identity, bool]:
-    """Return the principal with its record's groups and `groups`; False for an unknown record."""
     from octavo.security.identity.users import groups_of
     from octavo.security.principal import ANONYMOUS, Identity, checked_principal
 
@@ -236,9 +225,6 @@ def _identity(
         return Identity(principal, found), True
     of_record = place.groups(principal.partition(":")[2])
     return Identity(principal, found | (of_record or frozenset())), of_record is not None
-
-
-# ---- roles
 
 
 @role_app.command("add")

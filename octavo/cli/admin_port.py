@@ -1,4 +1,4 @@
-"""Asks a running bookie's admin port. Blocking; answers are JSON."""
+"""Ask a running bookie's admin port."""
 
 from __future__ import annotations
 
@@ -18,13 +18,10 @@ _ANSWER_BYTES_MAX = 64 * 1024 * 1024
 
 
 class AdminRefused(OctavoError):
-    """The admin port did not answer, or refused. The message says why."""
-
     name = "admin-refused"
 
 
 def ask(url: str | None, path: str, *, method: str = "GET") -> Any:
-    """Return the bookie's answer. Raises `AdminRefused`, `BadOption`."""
     if not url:
         raise BadOption(
             "which bookie? name its admin port with --url http://host:port (or OCTAVO_ADMIN_URL). "

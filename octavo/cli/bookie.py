@@ -1,7 +1,6 @@
-"""`octavo bookie`: starts a bookie; its subcommands examine and repair a bookie.
+"""`octavo bookie`: start, examine and repair a bookie.
 
-Commands that only read also work on a running bookie. Commands that write lock the folders; if a
-running bookie holds the locks, they fail and name its process.
+Commands that write lock the folders; those that only read also work on a running bookie.
 """
 
 from __future__ import annotations
@@ -90,12 +89,9 @@ def _show_sizes(
 def check(folders: Folders, limit: Limit = 50, as_json: AsJson = False) -> None:
     """Check all files of a stopped bookie, and whether they agree. Exit code 1 on damage.
 
-    Reads all files and changes none. Holds the folders' locks meanwhile.
-
     \b
-    Examples:
+    Example:
       octavo bookie check /var/lib/octavo/b1
-      octavo bookie check /disk1/b1 /disk2/b1 --json
     """
     from octavo.bookie.disk.files import RealDisk
     from octavo.inspect.check import check_bookie
@@ -195,9 +191,8 @@ def gc(
     """Show garbage collection of a running bookie: each entry log, and why it is kept.
 
     \b
-    Examples:
+    Example:
       octavo bookie gc --url http://127.0.0.1:9181
-      octavo bookie gc --url http://127.0.0.1:9181 --start
     """
     if start:
         answer = ask(url, "/gc", method="POST")
@@ -316,13 +311,12 @@ def copies(
 ) -> None:
     """Show the copies that a running bookie has fetched, and the ledgers that are not complete.
 
-    With --compare the bookie compares its copies of a ledger with all other copies. It replaces
-    its own copy if most others prove it wrong; an undecided difference is only reported.
+    With --compare it compares its copies of a ledger with all others, and replaces its own copy if
+    most others prove it wrong.
 
     \b
-    Examples:
+    Example:
       octavo bookie copies --url http://127.0.0.1:9181
-      octavo bookie copies --url http://127.0.0.1:9181 --compare 7
     """
     from octavo.cli.output import emit_fields
 
@@ -342,7 +336,6 @@ def copies(
 
 
 def _find(folders: list[Path]) -> BookieFolders:
-    """Find the bookie in these folders and print its name."""
     from octavo.bookie.disk.files import RealDisk
     from octavo.inspect.folders import find_folders
 

@@ -1,4 +1,4 @@
-"""`octavo bookie forget`: removes the record of a bookie that will not come back."""
+"""`octavo bookie forget`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,11 @@ BookieId = Annotated[
 def forget(bookie_id: BookieId, metadata: Metadata = None, data: Data = None) -> None:
     """Forget a bookie that is gone for good: `octavo bookies` stops listing it.
 
-    Fails while the bookie is up, and while a ledger still names it. The other bookies replace its
-    copies within minutes; `octavo bookie copies` shows their progress.
+    Fails while the bookie is up, or a ledger names it; `octavo bookie copies` shows the progress.
 
     \b
-    Examples:
+    Example:
       octavo bookie forget bookie-7 --metadata zk://127.0.0.1:2181/octavo
-      octavo bookie forget 10.0.0.7:3181 --data ./octavo-data
     """
     asyncio.run(_forget(metadata_url(metadata, data), bookie_id))
     say(f"forgot {bookie_id}; a new bookie with empty folders may use that id")

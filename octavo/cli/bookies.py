@@ -1,4 +1,4 @@
-"""`octavo bookies`: which bookies are registered, where, and whether they take entries."""
+"""`octavo bookies`."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ if TYPE_CHECKING:
 
 
 def bookies(metadata: Metadata = None, data: Data = None, as_json: AsJson = False) -> None:
-    """List the bookies that are up, and bookies that should be.
+    """List the bookies that are up, and those that should be: started once, not forgotten.
 
-    A bookie should be up if it has ever started and was not forgotten. The column `kind` names the
-    software of the bookie: Octavo's, or Apache BookKeeper's.
+    `kind` is Octavo's or Apache BookKeeper's software.
 
     \b
-    Examples:
+    Example:
       octavo bookies --data ./octavo-data
-      octavo bookies --metadata zk://127.0.0.1:2181/octavo --json
     """
     up, known = asyncio.run(_collect(metadata_url(metadata, data)))
     if as_json:
@@ -36,7 +34,6 @@ def bookies(metadata: Metadata = None, data: Data = None, as_json: AsJson = Fals
 
 
 async def _collect(url: str) -> tuple[dict[str, BookieInfo], list[str]]:
-    """Return the registered bookies, and the names of all bookies that were ever registered."""
     from octavo.credentials import certificates, credentials_file
     from octavo.logs import configure_logging
     from octavo.metadata.bookies import BookieRegistry

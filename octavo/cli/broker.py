@@ -1,4 +1,4 @@
-"""`octavo broker`: starts a broker; its subcommands list and drain live brokers."""
+"""`octavo broker`: start, list and drain brokers."""
 
 from __future__ import annotations
 
@@ -27,15 +27,12 @@ BrokerId = Annotated[str, typer.Argument(metavar="BROKER", help="Its id, as `lis
 def list_brokers(url: Url = None, data: Data = None, as_json: AsJson = False) -> None:
     """List the live brokers with their partitions and load, and say which are drained.
 
-    `load`: messages a second, published and read, plus their KiB a second.
-
-    `told`: the age of the figures of another broker, which sends new figures within seconds when
-    they have changed by a tenth.
+    `load`: messages and KiB a second, published and read; `told`: the age of another broker's
+    figures.
 
     \b
-    Examples:
+    Example:
       octavo broker list
-      octavo broker list --url http://127.0.0.1:8081 --json
     """
     found = ask(broker_urls(url, data), lambda client: client.brokers())
     if as_json:
@@ -68,13 +65,11 @@ def drain(
 ) -> None:
     """Move all partitions of a broker to others, and wait until it has none.
 
-    It gets no partitions until it is restarted, or until --undo. Publishers of each partition
-    wait for some tens of milliseconds. If you interrupt this command, the broker continues.
+    It gets none until it is restarted, or until --undo. An interrupted command does not stop it.
 
     \b
-    Examples:
+    Example:
       octavo broker drain 127.0.0.1:8081
-      octavo broker drain 127.0.0.1:8081 --undo
     """
     urls = broker_urls(url, data)
     if undo:

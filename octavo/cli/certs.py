@@ -46,11 +46,8 @@ def certs(
     """Make a certificate for development, and a CA at the first call.
 
     \b
-    Examples:
+    Example:
       octavo certs                                     (octavo-certs/ca.pem, node.pem, node.key)
-      octavo certs --name bookie-1 bookie-1.internal 10.0.0.7
-      octavo certs --name alice alice.clients          (to show as a client)
-      octavo certs --revoke alice --days 30            (octavo-certs/ca.crl, for 30 days)
     """
     from octavo.tls.authority import Authority, own_names
 

@@ -1,4 +1,4 @@
-"""`octavo consume`: messages of a topic to standard output, by subscription or by plain read."""
+"""`octavo consume`: messages of a topic to standard output."""
 
 from __future__ import annotations
 
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 
 class SubscriptionType(StrEnum):
-    """How consumers share the messages of a subscription."""
-
     EXCLUSIVE = "exclusive"
     FAILOVER = "failover"
     SHARED = "shared"
@@ -144,12 +142,6 @@ def consume(
       octavo consume flights --from earliest --limit 10
       octavo consume flights --subscription billing --follow
       octavo consume flights -s billing --type key_shared --header kind=order --follow
-      octavo consume 'shop/orders-*' --subscription billing --follow
-      octavo consume 'shop/orders-*' --subscription billing --group --follow
-      octavo consume flights --from latest --follow --json | jq .value
-      octavo consume flights --from 2026-11-21T08:00:00Z --partition 2 --json
-      octavo consume accounts --compacted --follow
-      octavo consume films --subscription copies --output-dir films
     """
     is_several = group or "*" in topic or "?" in topic
     _check(subscription, partition, consumer, start, compacted=compacted, several=is_several)
@@ -214,7 +206,6 @@ def _check(
 
 
 def _check_folder(folder: Path | None, *, several: bool) -> None:
-    """Check `--output-dir`. Raises `BadOption`."""
     if folder is not None and several:
         raise BadOption("--output-dir takes a single topic: file names do not contain the topic")
     if folder is not None and not folder.is_dir():
@@ -230,10 +221,7 @@ def _making(
     durable: bool,
     of_one: bool,
 ) -> dict[str, Any]:
-    """Return the subscription's options as arguments of the client.
-
-    Raises `BadOption`, also for options without a subscription of a single topic (`of_one`).
-    """
+    """Raises `BadOption`, also for options without a subscription of a single topic (`of_one`)."""
     said: dict[str, Any] = {}
     if type_ is not None:
         said["type"] = type_.value
@@ -252,7 +240,6 @@ def _making(
 
 
 def _values(headers: list[str]) -> dict[str, list[str]]:
-    """Parse `--header` options. Raises `BadOption`."""
     found: dict[str, list[str]] = {}
     for text in headers:
         name, equals, value = text.partition("=")
@@ -263,14 +250,13 @@ def _values(headers: list[str]) -> dict[str, list[str]]:
 
 
 class _Enough(Exception):
-    """The limit is reached."""
+    pass
 
 
 class _Printer:
     """Counts and prints messages.
 
-    With `at_once` it flushes after each message, so that a reader of the pipe sees messages as
-    they arrive, and no message is acked that is still in a buffer.
+    With `at_once` it flushes after each message: no message is acked that is still in a buffer.
     """
 
     def __init__(
@@ -286,11 +272,9 @@ class _Printer:
 
     @property
     def left(self) -> int:
-        """How many more messages to print."""
         return RECEIVE_MAX if self.limit is None else self.limit - self.count
 
     def show(self, message: Message) -> None:
-        """Print a message. Raises `_Enough` after the last."""
         self.count += 1
         if self._raw:
             emit_raw(message.value or b"")
@@ -307,12 +291,11 @@ class _Printer:
             raise _Enough
 
 
-async def _nowhere(_: Message) -> None:
-    """Do not save the body."""
+async def _nowhere(_: Message) -> None: ...
 
 
 async def _save(client: AsyncClient, topic: str, folder: Path, message: Message) -> None:
-    """Write the body of a large message to a file, which gets its name when it is complete."""
+    """Write a large message's body to a file, which gets its name when it is complete."""
     if message.large is None:
         return
     file = folder / f"{message.partition}-{message.offset}"
@@ -376,7 +359,7 @@ async def _by_subscription(
 async def _print_all(
     consumer: Subscription | TopicsConsumer, follow: bool, printer: _Printer
 ) -> None:
-    """Print deliveries. Each is acknowledged when the next is requested, or at the end."""
+    """Each delivery is acknowledged when the next is requested, or at the end."""
     idle_s = None if follow else DRAIN_WAIT_S
     batch = min(RECEIVE_MAX, printer.left)
     async with aclosing(consumer.deliveries(batch=batch, idle_s=idle_s)) as deliveries:
@@ -401,7 +384,6 @@ async def _of_several(
     consumer: str | None,
     type_: SubscriptionType | None,
 ) -> None:
-    """Consume all topics that match, alone or as a member of a group; say if none matches."""
     at: Literal["earliest", "latest"] = "latest" if start == "latest" else "earliest"
     said: dict[str, Any] = {} if type_ is None else {"type": type_.value}
     several = client.consume(topics, name, group=group, consumer=consumer, start=at, **said)

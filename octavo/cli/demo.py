@@ -1,5 +1,6 @@
-"""`octavo demo`: everything at once on real data; `octavo demo fencing`: how fencing works;
-`octavo demo pipeline`: the same data through Spark."""
+"""`octavo demo`: everything at once on real data; how fencing works; the same data through
+Spark.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +36,8 @@ def demo(
     """Publish 336,776 real flights while a bookie and a broker are killed; account for each.
 
     \b
-    Examples:
+    Example:
       octavo demo
-      octavo demo --rows 5000
-      octavo demo fencing
-      octavo demo pipeline
     """
     if context.invoked_subcommand is not None:
         return
@@ -75,9 +73,8 @@ def pipeline(
     """Send flights through topics and Spark, exactly once, and check the result with pandas.
 
     \b
-    Examples:
+    Example:
       octavo demo pipeline
-      octavo demo pipeline --rows 20000 --data ./pipeline-demo
     """
     from octavo.pipeline.session import check_packages
 

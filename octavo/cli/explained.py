@@ -9,7 +9,6 @@ from octavo.cli.output import emit_table, out
 
 
 def show_explained(found: Mapping[str, Any]) -> None:
-    """Print partitions, the reasons for their owners, the consumers, and held-back messages."""
     parts = [part for part in found["partitions"] if "problem" not in part]
     names = ("partition", "owner", "load", "epoch", "earliest_offset", "next_offset")
     rows = [(*(part[name] for name in names), _ledgers(part)) for part in parts]
@@ -59,7 +58,6 @@ def _show_subscription(found: Mapping[str, Any], parts: list[Any]) -> None:
 
 
 def _share(consumer: Mapping[str, Any]) -> str:
-    """Return the part of a partition that a consumer gets."""
     if "slots" in consumer:
         ranges = consumer.get("slot_ranges", "")
         return f"keys in {consumer['slots']} of 65536 slots" + (f": {ranges}" if ranges else "")

@@ -1,4 +1,4 @@
-"""`octavo inspect`: shows the contents of a bookie's files. Only reads."""
+"""`octavo inspect`: show a bookie's files. Only reads."""
 
 from __future__ import annotations
 
@@ -63,9 +63,8 @@ def journal(
     """Show a journal: group commits, and the adds, fences, LACs and deletions in them.
 
     \b
-    Examples:
+    Example:
       octavo inspect journal /var/lib/octavo/b1 --verify
-      octavo inspect journal 0000000000000003.journal --ledger 7 --entries --json
     """
     _show(
         *("journal", path, verify, ledger, entry, first, last, entries),
@@ -90,9 +89,8 @@ def entrylog(
     """Show entry logs: their extents, entries and ledgers map.
 
     \b
-    Examples:
+    Example:
       octavo inspect entrylog /var/lib/octavo/b1 --verify
-      octavo inspect entrylog 000000000000000a.log --ledger 7 --entry 41
     """
     _show(
         *("entrylog", path, verify, ledger, entry, first, last, entries),
@@ -110,14 +108,11 @@ def index(
     limit: Limit = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the index: the place of each extent in the entry logs.
-
-    For a running bookie, the index as of the last flush.
+    """Show the index: the place of each extent in the entry logs, as of the last flush.
 
     \b
-    Examples:
+    Example:
       octavo inspect index /var/lib/octavo/b1 --ledger 7
-      octavo inspect index /var/lib/octavo/b1/ledgers/index --json
     """
     _show("index", path, verify, ledger, None, first, last, False, None, "", limit, as_json)
 
@@ -155,9 +150,8 @@ def state(
     """Show ledger state: fence, deletion, LAC, last entry and key of each ledger.
 
     \b
-    Examples:
+    Example:
       octavo inspect state /var/lib/octavo/b1 --ledger 7
-      octavo inspect state /var/lib/octavo/b1 --json | jq 'select(.fenced)'
     """
     _show("state", path, verify, ledger, None, 0, None, False, None, "", limit, as_json)
 

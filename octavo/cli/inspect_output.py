@@ -1,7 +1,6 @@
 """The output of `octavo inspect`: tables for people, a JSON object a line for scripts.
 
-Tables are printed in pieces, so the memory used does not depend on the log's length. A summary
-and, on a terminal, a progress bar go to standard error.
+Tables are printed in pieces, so that memory does not depend on the log's length.
 """
 
 from __future__ import annotations
@@ -25,15 +24,12 @@ if TYPE_CHECKING:
 LIMIT = 200
 _ROWS = 500
 _wide = SafeConsole(width=140, highlight=False, emoji=False)
-"""For tables that go into a file or a pipe."""
 _STYLE = {"damage": "bold red", "torn": "yellow", "free": "dim", "entry": "cyan"}
 _FIELDS_ONLY = ("cookie", "mark", "limbo")
 _BAR_FROM_BYTES = 8 * 1024 * 1024
 
 
 class Shown:
-    """Prints the lines of all files, and counts lines and damage."""
-
     def __init__(
         self, kind: str, *, verify: bool, limit: int | None, as_json: bool, running: str | None
     ) -> None:
@@ -51,7 +47,6 @@ class Shown:
         self._damages = 0
 
     def walk(self, walk: Walk) -> None:
-        """Show one file."""
         if not self._as_json:
             title = f"{short(walk.path)} ({walk.bytes:,} bytes)"
             out.print(f"[bold]{escape(title)}[/]")
@@ -151,7 +146,6 @@ class Shown:
 
 
 def short(path: str) -> str:
-    """Return the shorter form of a path: relative to the working folder, or as it is."""
     return min(path, os.path.relpath(path), key=len)
 
 
@@ -163,7 +157,6 @@ def _span(fields: dict[str, Any]) -> str:
 
 
 def _flat(line: Line) -> dict[str, object]:
-    """Return a line's fields for a list of names and values."""
     from octavo.inspect.line import time_of
 
     found: dict[str, object] = {}

@@ -1,7 +1,6 @@
 """`octavo keys`: the key file of encrypted namespaces, and the uses of each key.
 
-Keys are never printed. Brokers and jobs notice a changed file within half a second. Each machine
-has its own file, so make each change on every machine.
+Keys are never printed. Processes notice a changed file within half a second.
 """
 
 from __future__ import annotations
@@ -47,10 +46,11 @@ def _path(file: Path | None) -> Path:
 def add(namespace: Namespace, file: KeyFile = None) -> None:
     """Make a new key for a namespace: new ledgers use it, older keys stay for older ledgers.
 
-    Creates the file if there is none. Keep a copy in a safe place: without it the data are lost.
+    Creates the file if needed. Keep a copy, and change it on every machine: without it the data are
+    lost.
 
     \b
-    Examples:
+    Example:
       octavo keys add payments --file /etc/octavo/keys
     """
     from octavo.keys import change_text
@@ -79,9 +79,8 @@ def list_keys(
     """List the file's keys by their ids; with a cluster, also how many ledgers need each.
 
     \b
-    Examples:
+    Example:
       octavo keys list --file /etc/octavo/keys
-      octavo keys list --file /etc/octavo/keys --data ./octavo-data
     """
     from octavo.keys import file_keys
 
@@ -128,9 +127,8 @@ def forget(
     Only a copy of the file restores them. Change the copies on other machines too.
 
     \b
-    Examples:
+    Example:
       octavo keys forget payments --file /etc/octavo/keys
-      octavo keys forget payments --key k20260101-0badcafe --file /etc/octavo/keys
     """
     from octavo.keys import change_text, file_keys
     from octavo.security.keys.key_file import without_keys
@@ -158,11 +156,11 @@ def rewrap(
 ) -> None:
     """Wrap the ledgers' data keys again, with the current key of their namespace.
 
-    Once `octavo keys add` and this command have run, older keys are unused and may be forgotten.
-    The keys come from the settings keys.file or keys.service (OCTAVO_KEYS_…).
+    Afterwards, older keys may be forgotten. Keys come from keys.file or keys.service
+    (OCTAVO_KEYS_…).
 
     \b
-    Examples:
+    Example:
       OCTAVO_KEYS_FILE=/etc/octavo/keys octavo keys rewrap payments --data ./octavo-data
     """
     from octavo.cli.ledger import with_ledgers

@@ -1,7 +1,4 @@
-"""`octavo ledger`: shows and repairs ledgers through the metadata store and bookies.
-
-Needs no broker: ledgers belong to the storage layer.
-"""
+"""`octavo ledger`: show and repair ledgers, without a broker."""
 
 from __future__ import annotations
 
@@ -36,7 +33,6 @@ SHOWN_BYTES_MAX = 60
 
 
 def with_ledgers(url: str, work: Callable[[LedgerClient], Awaitable[T]]) -> T:
-    """Run `work` with a ledger client on the metadata store at `url`."""
     from octavo.clock import wall_clock_ms
     from octavo.credentials import certificates, credentials_file
     from octavo.keys import keys_of_environment
@@ -75,9 +71,8 @@ def list_ledgers(metadata: Metadata = None, data: Data = None, as_json: AsJson =
     """List all ledgers with state, quorums and end.
 
     \b
-    Examples:
+    Example:
       octavo ledger list --data ./octavo-data
-      octavo ledger list --metadata zk://127.0.0.1:2181/octavo --json
     """
 
     async def collect(ledgers: LedgerClient) -> list[LedgerMetadata]:
@@ -150,9 +145,8 @@ def read(
     """Read entries without disturbing the ledger's writer.
 
     \b
-    Examples:
+    Example:
       octavo ledger read 7 --data ./octavo-data --last 9
-      octavo ledger read 7 --data ./octavo-data --raw > payloads
     """
 
     from octavo.security.keys.errors import KeyMissing, KeySourceUnavailable
@@ -195,13 +189,11 @@ def recover(
 ) -> None:
     """Fence a ledger and close it: its writer, if still alive, gets no further ack.
 
-    A ledger that a live broker writes for a topic is refused: recovering it would interrupt the
-    topic, and when the broker dies, the partition's next owner recovers it anyway.
+    Refused for a ledger that a live broker writes: that would interrupt the topic.
 
     \b
-    Examples:
+    Example:
       octavo ledger recover 7 --data ./octavo-data
-      octavo ledger recover 7 --data ./octavo-data --force
     """
 
     from octavo.broker.cluster.in_use import in_use, user_of
@@ -248,8 +240,8 @@ def delete(
 def password(metadata: Metadata = None, data: Data = None) -> None:
     """Print the password of the cluster's own ledgers.
 
-    Clients that know it may write to the ledgers and fence them. Clients of Apache BookKeeper and
-    Apache Pulsar need it to open them.
+    Clients that know it may write and fence them; BookKeeper's and Pulsar's clients need it to open
+    them.
 
     \b
     Example:

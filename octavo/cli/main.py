@@ -1,6 +1,6 @@
 """The entry point of `octavo`, which also turns errors into text.
 
-An error is a line that names the cause and, if known, a line with a remedy; the exit code is 1, for
+An error is a line that names the cause, and a line with a remedy if known; the exit code is 1, for
 bad usage 2. A stack trace appears only with `OCTAVO_DEBUG=1`.
 """
 
@@ -47,13 +47,11 @@ def _octavo(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit."""
     require_assertions()
     sys.exit(run(arguments))
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
     try:
         _command()(args=list(arguments) if arguments is not None else None, prog_name="octavo")
         return 0
@@ -67,7 +65,6 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _told(error: BaseException) -> int:
-    """Print what went wrong; return the exit code."""
     from octavo.cli.output import debugging, fail
 
     if isinstance(error, KeyboardInterrupt):
@@ -113,7 +110,7 @@ _USAGE = {
     "settings",
     "tls",
 }
-"""Names of errors that mean bad usage: the command did nothing, and a repetition fails again."""
+"""Bad usage: the command did nothing, and a repetition fails again."""
 _REMEDIES = {
     "unreachable": "is the cluster running? start one with `octavo standalone`, or name a broker's "
     "HTTP port with --url (or OCTAVO_URL)",
@@ -142,7 +139,6 @@ def _remedy(error: OctavoError) -> str:
 
 
 def _is_no_brokers(error: OctavoError) -> bool:
-    """Whether an HTTP server that is not a broker sent the answer."""
     return str(getattr(error, "code", "")).startswith("http-")
 
 

@@ -1,4 +1,4 @@
-"""`octavo namespace`: creates, shows and lists namespaces, and sets their topics' defaults."""
+"""`octavo namespace`."""
 
 from __future__ import annotations
 
@@ -53,11 +53,8 @@ def set_namespace(
     """Create a namespace, or change it. Its topics follow at once; their own settings stay.
 
     \b
-    Examples:
+    Example:
       octavo namespace create clicks --ttl 1d --backlog-size 10GB --backlog-policy evict
-      octavo namespace set payments --encrypted
-      octavo namespace set clicks --ttl 1d --retention-size default
-      octavo namespace set lab --auto-create '{"partitions": 4}'
     """
     if auto_create is not None:
         policies["auto_create"] = None if auto_create == "off" else _json(auto_create)
@@ -110,7 +107,7 @@ def list_namespaces(url: Url = None, data: Data = None, as_json: AsJson = False)
     """List all namespaces.
 
     \b
-    Examples:
+    Example:
       octavo namespace list --json
     """
 

@@ -75,10 +75,8 @@ def bookie(
     """Run a bookie, which keeps ledgers on disk, or examine and repair one.
 
     \b
-    Examples:
+    Example:
       octavo bookie --data /var/lib/octavo/b1 --metadata zk://127.0.0.1:2181/octavo --port 3181
-      OCTAVO_BOOKIE_RACK=/dc1/r2 octavo bookie --config /etc/octavo.toml
-      octavo bookie sizes /var/lib/octavo/b1
     """
     if context.invoked_subcommand is not None:
         return
@@ -125,15 +123,11 @@ def broker(
     config: Config = None,
     sets: Sets = None,
 ) -> None:
-    """Run a broker, which serves topics; list or drain brokers.
-
-    A broker stores no data.
+    """Run a broker, which serves topics and stores no data; list or drain brokers.
 
     \b
-    Examples:
+    Example:
       octavo broker --metadata zk://127.0.0.1:2181/octavo --port 8080
-      octavo broker --config /etc/octavo.toml --set tail_cache_bytes_max=134217728
-      octavo broker list
     """
     if context.invoked_subcommand is not None:
         return
@@ -165,7 +159,7 @@ def broker(
 
 
 def _tls(config: Path | None) -> TlsConfig:
-    """Return the TLS settings of a node, which needs a certificate to use TLS."""
+    """A node needs a certificate to use TLS."""
     from octavo.settings import load
     from octavo.tls.contexts import certificates_of
     from octavo.tls.settings import TlsConfig
@@ -202,7 +196,6 @@ def _folders(given: list[Path] | None, data: Path | None, name: str) -> list[str
 def _serve(
     main: Any, name: str, metadata: str | None, config: Path | None, sections: dict[str, Any]
 ) -> None:
-    """Run a process's main here, and exit with its code."""
     from octavo.metadata.opening import open_store
     from octavo.process.life import run_process
     from octavo.process.spec import ProcessSpec, to_plain
@@ -245,9 +238,8 @@ def zookeeper(
     """Run a ZooKeeper server for development (needs Java; jars from PySpark or Debian).
 
     \b
-    Examples:
+    Example:
       octavo zookeeper --data /tmp/zk --port 2181
-      octavo standalone --metadata zk://127.0.0.1:2181/octavo --data ./octavo-data
     """
     import asyncio
 

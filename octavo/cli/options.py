@@ -17,7 +17,6 @@ from octavo.standalone.cluster_file import ClusterFile, read_cluster
 DATA_FOLDER = Path("octavo-data")
 BROKER_URL = DefaultUrl("http://127.0.0.1:8080")
 
-# ---- which cluster
 
 Url = Annotated[
     str | None,
@@ -65,13 +64,11 @@ Metadata = Annotated[
     ),
 ]
 
-# ---- topic, consent, output
 
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="topic or namespace/topic")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON for scripts instead of a table.")]
 
-# ---- a process
 
 Host = Annotated[str | None, typer.Option(help="Address to listen on. Default: 127.0.0.1.")]
 Port = Annotated[
@@ -88,7 +85,6 @@ Sets = Annotated[
     typer.Option("--set", metavar="NAME=VALUE", help="Any other setting; may be repeated."),
 ]
 
-# ---- a job in Spark
 
 Topics = Annotated[
     str | None,
@@ -129,13 +125,11 @@ RowsPerBatch = Annotated[int, typer.Option(min=1, help="Rows in a batch, at most
 
 
 class BadOption(OctavoError):
-    """An option's value is wrong."""
-
     name = "bad-option"
 
 
 def broker_urls(url: str | None, data: Path | None) -> list[str]:
-    """Where brokers listen: `--url`, else the cluster in `--data`, else the default port."""
+    """`--url`, else the cluster in `--data`, else the default port."""
     if url:
         return [part.strip() for part in url.split(",") if part.strip()]
     if data is not None:
@@ -144,7 +138,7 @@ def broker_urls(url: str | None, data: Path | None) -> list[str]:
 
 
 def metadata_url(metadata: str | None, data: Path | None) -> str:
-    """Return the metadata store: `--metadata`, else the standalone cluster in `--data` or here."""
+    """`--metadata`, else the standalone cluster in `--data` or here."""
     if metadata:
         return metadata
     if data is None and not (DATA_FOLDER / "cluster.json").exists():
@@ -158,8 +152,7 @@ def metadata_url(metadata: str | None, data: Path | None) -> str:
 def _known(folder: Path) -> ClusterFile:
     """Read a standalone cluster's file.
 
-    Sets the environment variables of its TLS files and its administrator's token for this command,
-    unless they are set already.
+    Sets the environment variables of its TLS files and its administrator's token for this command.
     """
     cluster = read_cluster(folder)
     if not any(name in os.environ for name in VARIABLES):
@@ -170,7 +163,7 @@ def _known(folder: Path) -> ClusterFile:
 
 
 def named_values(option: str, pairs: list[str] | None) -> dict[str, str]:
-    """Parse the `NAME=VALUE` pairs of a repeatable option. Raises `BadOption`."""
+    """Raises `BadOption`."""
     found = {}
     for pair in pairs or []:
         name, equals, value = pair.partition("=")
@@ -181,6 +174,6 @@ def named_values(option: str, pairs: list[str] | None) -> dict[str, str]:
 
 
 def parse_sets(pairs: list[str] | None) -> dict[str, str]:
-    """Parse `--set name=value`; a dash in a name becomes an underscore. Raises `BadOption`."""
+    """A dash in a name becomes an underscore. Raises `BadOption`."""
     found = named_values("--set", pairs)
     return {name.strip().replace("-", "_"): value for name, value in found.items()}

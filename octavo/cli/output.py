@@ -1,7 +1,6 @@
 """The output of commands: tables and colours for people, JSON for scripts, a line for an error.
 
-Standard output gets results only, so that a pipe carries only data. All other texts go to standard
-error.
+Standard output gets only results; all other texts go to standard error.
 """
 
 from __future__ import annotations
@@ -21,13 +20,12 @@ from rich.text import Text
 from octavo.terminal import visible
 
 QUIET_S = 2.0
-"""Report only longer waits: a take-over, for example, ends within seconds."""
+"""Report only longer waits: a take-over ends within seconds."""
 
 
 class SafeConsole(Console):
-    """A console that spells out escapes in users' names, values and errors.
-
-    Text for a pipe or a file stays as it is.
+    """A console that spells out escapes in users' names, values and errors, except for a pipe or
+    file.
     """
 
     def render_str(self, text: str, **options: Any) -> Text:
@@ -37,18 +35,16 @@ class SafeConsole(Console):
 
 out = SafeConsole(highlight=False, soft_wrap=True, emoji=False)
 _pipe = SafeConsole(width=1000, highlight=False, emoji=False)
-"""For tables in a pipe or a file: long paths and reasons are not folded."""
+"""Wide, so that long paths and reasons are not folded in a pipe or a file."""
 err = SafeConsole(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
 def emit_json(value: Any) -> None:
-    """Print a JSON document on one line, for scripts."""
     text = json.dumps(value, ensure_ascii=False, default=_plain)
     sys.stdout.write((visible(text) if sys.stdout.isatty() else text) + "\n")
 
 
 def emit_raw(data: bytes) -> None:
-    """Print bytes and a line end, like `emit_bytes`."""
     emit_bytes(data + b"\n")
 
 
@@ -62,7 +58,6 @@ def emit_bytes(data: bytes) -> None:
 def emit_table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None
 ) -> None:
-    """Print a table, with numbers aligned to the right."""
     shown = None if title is None else escape(title)
     table = Table(title=shown, title_justify="left", box=None, header_style="bold", pad_edge=False)
     body = [list(row) for row in rows]
@@ -84,18 +79,16 @@ def emit_fields(fields: Mapping[str, object]) -> None:
 
 
 def say(text: str) -> None:
-    """Print a text for a person, on standard error."""
     err.print(text, markup=False)
 
 
 def fail(cause: str, remedy: str = "") -> None:
-    """Print an error and its remedy, on standard error."""
     err.print("[bold red]error:[/] ", end="")
     err.print(cause + (f"\n  {remedy}" if remedy else ""), markup=False)
 
 
 class Waiting:
-    """Tells a person why a command waits: after `QUIET_S`, and each reason once."""
+    """Tell a person why a command waits: after `QUIET_S`, and each reason once."""
 
     def __init__(self) -> None:
         self._since = time.monotonic()
@@ -110,7 +103,6 @@ class Waiting:
 
 
 def debugging() -> bool:
-    """Whether the person asked for stack traces (`OCTAVO_DEBUG=1`)."""
     return os.environ.get("OCTAVO_DEBUG", "") not in ("", "0")
 
 

@@ -1,7 +1,4 @@
-"""`octavo pipeline`: jobs over whole topics and ledgers, run by Spark.
-
-Exit codes of every job: 0 ok, 1 findings, 2 usage, 3 failed, 130 and 143 interrupted.
-"""
+"""`octavo pipeline`: jobs over whole topics and ledgers, run by Spark."""
 
 from __future__ import annotations
 
@@ -62,9 +59,8 @@ def verify(
     """Check what topics promise: offsets dense, producers' sequences whole, keys in order.
 
     \b
-    Examples:
+    Example:
       octavo pipeline verify flights
-      octavo pipeline verify --all --json
     """
 
     def job() -> Job:
@@ -107,10 +103,8 @@ def export(
     """Write topics to Parquet files, each message once; a repeated run adds what is new.
 
     \b
-    Examples:
+    Example:
       octavo pipeline export flights --out /data/flights
-      octavo pipeline export flights --out s3a://lake/flights --schema flight.json \\
-          --dead-letters s3a://lake/flights-bad --every-s 60
     """
 
     def job() -> Job:
@@ -154,9 +148,8 @@ def report(
     """Volume by topic and day, hot keys, sizes, retention: HTML with plots, JSON, Parquet.
 
     \b
-    Examples:
+    Example:
       octavo pipeline report --all --out ./report
-      octavo pipeline report flights --out ./report --overwrite --keys 50
     """
 
     def job() -> Job:
@@ -183,9 +176,8 @@ def audit(
     """Compare the entries of all bookies: find missing copies, lost entries, orphan ledgers.
 
     \b
-    Examples:
+    Example:
       octavo pipeline audit --json
-      octavo pipeline audit --repair
     """
 
     def job() -> Job:
@@ -213,9 +205,8 @@ def scrub(
     """Read every replica of every entry, check digests, compare the replicas.
 
     \b
-    Examples:
+    Example:
       octavo pipeline scrub --sample 0.01 --bytes-per-s 50000000
-      octavo pipeline scrub --ledger 7 --ledger 8 --json
     """
 
     def job() -> Job:
@@ -258,9 +249,8 @@ def offload(
     """Copy closed ledgers out of the bookies, as Parquet; brokers and readers are not disturbed.
 
     \b
-    Examples:
+    Example:
       octavo pipeline offload flights --to /mnt/archive --older-than-s 86400
-      octavo pipeline offload --all --to s3://archive/octavo --drop-after-s 14400 --json
     """
 
     def job() -> Job:

@@ -40,9 +40,8 @@ def compact(
     """Make a compacted view of a topic: the newest message of each key. The topic stays as it is.
 
     \b
-    Examples:
+    Example:
       octavo pipeline compact accounts
-      octavo pipeline compact --all --tombstones-s 604800 --bytes-per-s 50000000 --json
     """
 
     def job() -> Job:

@@ -60,9 +60,8 @@ def ingest_kafka(
 
     \b
     Needs Spark's Kafka connector: --conf spark.jars.packages=…, see docs/pipeline/ingest.md.
-    Examples:
+    Example:
       octavo pipeline ingest-kafka orders --servers kafka:9092 --checkpoint /data/orders.ckpt
-      octavo pipeline ingest-kafka a,b --servers kafka:9092 --checkpoint s3a://x/c --every-s 10
     """
 
     def job() -> Job:

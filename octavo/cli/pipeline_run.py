@@ -1,4 +1,4 @@
-"""Runs the jobs of `octavo pipeline` and prints their outcome."""
+"""Run the jobs of `octavo pipeline` and print their outcome."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _USAGE, _FAILED = 2, 3
 
 @dataclass(frozen=True)
 class Where:
-    """The options of every job that name its cluster and where Spark runs."""
+    """Options of every job: its cluster and where Spark runs."""
 
     url: ServiceUrl = None
     data: Data = None
@@ -40,7 +40,7 @@ class Where:
 
     @property
     def service(self) -> str:
-        """The URL of a broker, or of the metadata store, for which no broker need be up."""
+        """A broker's URL, or the metadata store's, for which no broker need be up."""
         if self.url and not self.url.startswith(("http://", "https://")):
             return self.url
         if self.url or self.data is None:
@@ -51,14 +51,13 @@ class Where:
 def carry_out(name: str, job: Callable[[], Job], where: Where, *, as_json: bool) -> None:
     """Run a job in Spark, print its outcome, and exit with its code.
 
-    `job` checks its arguments. The job that it returns checks topics and folders before Spark
+    `job` checks its arguments; the job that it returns checks topics and folders before Spark
     starts.
     """
     finish(lambda: _run(name, job, where), as_json=as_json)
 
 
 def finish(work: Callable[[], Outcome], *, as_json: bool) -> None:
-    """Do the work, print its outcome, and exit with its code."""
     try:
         outcome = work()
     except (OctavoError, OSError) as error:

@@ -74,10 +74,8 @@ def table(
     """Write a topic into an Iceberg table, each message once; a repeated run adds new messages.
 
     \b
-    Examples:
+    Example:
       octavo pipeline table flights --to /data/lake --follow
-      octavo pipeline table flights --to s3://lake/tables --catalog http://catalog:8181 \\
-          --schema flight.json --follow --every-s 20
     """
 
     if bad_rows not in ("suspend", "skip"):

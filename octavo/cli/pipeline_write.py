@@ -1,4 +1,4 @@
-"""`octavo pipeline ingest` and `replay`, which write to topics, and `gc`, which cleans up."""
+"""`octavo pipeline ingest`, `replay` and `gc`."""
 
 from __future__ import annotations
 
@@ -66,7 +66,6 @@ def ingest(
     Examples:
       octavo pipeline ingest flights.csv --topic flights --key tailnum --timestamp time_hour
       octavo pipeline ingest 's3a://lake/orders/*.parquet' --topic orders --key id --dry-run
-      octavo pipeline ingest log.csv.gz --topic log --reader sep=';' --schema 'at STRING, n INT'
     """
 
     def job() -> Job:
@@ -120,10 +119,8 @@ def replay(
     """Copy a range of a topic to another topic, once: all its messages or none.
 
     \b
-    Examples:
+    Example:
       octavo pipeline replay flights again --from-ms 1380000000000 --to-ms 1381000000000
-      octavo pipeline replay flights late --where "key LIKE 'N1%' AND value IS NOT NULL"
-      octavo pipeline replay flights copy --from-offsets '{"flights": {"0": 100}}' --dry-run
     """
 
     def job() -> Job:
@@ -156,9 +153,8 @@ def gc(
     """Delete ledgers that failed tasks of the Spark sink have left behind.
 
     \b
-    Examples:
+    Example:
       octavo pipeline gc --dry-run
-      octavo pipeline gc --grace-s 3600 --json
     """
 
     def work() -> Outcome:

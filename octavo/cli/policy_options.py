@@ -13,7 +13,7 @@ from octavo.metadata.topic_settings import POLICIES, Setting, Unit
 from octavo.protocol.numbers import whole
 
 DEFAULT = "default"
-"""This value unsets a setting, so that the namespace's setting or the default applies."""
+"""Unsets a setting, so that the namespace's setting or the default applies."""
 
 
 _VALUES = {Unit.TIME: "TIME", Unit.SIZE: "SIZE", Unit.RATE: "NUMBER"}

@@ -1,7 +1,6 @@
-"""Reads and changes policy and quotas, in the metadata store or through a broker.
+"""Read and change policy and quotas, in the metadata store or through a broker.
 
-Through the metadata store, access to the store is enough. A broker asks for a token with the right
-`admin` on `cluster`.
+A broker asks for a token with the right `admin` on `cluster`.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     QuotaChange = Callable[[QuotasRecord], QuotasRecord]
 
 ATTEMPTS = 20
-"""Attempts to change the policy while other clients change it too."""
+"""Other clients may change the policy too."""
 
 BrokerUrl = Annotated[
     str | None,
@@ -41,35 +40,27 @@ BrokerUrl = Annotated[
 
 
 class PolicyPlace(Protocol):
-    """Reads and changes the policy, and the quotas."""
-
-    def read(self) -> PolicyRecord:
-        """Return the policy."""
+    def read(self) -> PolicyRecord: ...
 
     def change(self, make: Change) -> PolicyRecord:
-        """Replace the policy by `make(policy)` and return it.
-
-        `make` is called again if another client has changed the policy meanwhile.
+        """Replace the policy by `make(policy)`; called again if another client has changed it
+        meanwhile.
         """
 
     def groups(self, user: str) -> frozenset[str] | None:
         """Return the groups of a user's record; None if they cannot be read."""
 
-    def quotas(self) -> QuotasRecord:
-        """Return all quotas."""
+    def quotas(self) -> QuotasRecord: ...
 
     def change_quota(self, subject: str, make: QuotaChange) -> QuotasRecord:
         """Replace the quotas by `make(quotas)`, which may change only `subject`."""
 
 
 class InMetadata:
-    """Policy and quotas in the metadata store."""
-
     def __init__(self, url: str) -> None:
         self._url = url
 
     def read(self) -> PolicyRecord:
-        """Return the policy. Raises `MetadataUnavailable`, `BadRecord`, as the other methods do."""
         from octavo.security.policy import PolicyStore
 
         async def work(store: MetadataStore) -> PolicyRecord:
@@ -78,7 +69,6 @@ class InMetadata:
         return with_store(self._url, work)
 
     def change(self, make: Change) -> PolicyRecord:
-        """Change the policy and return it. Raises `RecordTooLong`, too."""
         from octavo.security.policy import PolicyStore
 
         async def work(store: MetadataStore) -> PolicyRecord:
@@ -114,13 +104,10 @@ class InMetadata:
 
 
 class AtBroker:
-    """Policy and quotas through a broker's `/v1/policy` and `/v1/quotas`."""
-
     def __init__(self, urls: list[str]) -> None:
         self._urls = urls
 
     def read(self) -> PolicyRecord:
-        """Return the policy. Raises `ApiError`, `Unreachable`, as `change` does."""
         from octavo.cli.topic import ask
 
         async def work(client: AsyncClient) -> PolicyRecord:
@@ -154,7 +141,7 @@ class AtBroker:
         return ask(self._urls, work)
 
     def groups(self, user: str) -> frozenset[str] | None:
-        """Return a user's groups; None from an older broker, which does not know the call."""
+        """None from an older broker, which does not know the call."""
         from octavo.cli.topic import ask
         from octavo.client.errors import ApiError
 
@@ -169,7 +156,6 @@ class AtBroker:
         return ask(self._urls, work)
 
     def quotas(self) -> QuotasRecord:
-        """Return the quotas. Raises `ApiError`, `Unreachable`, as `change_quota` does."""
         from octavo.cli.topic import ask
 
         async def work(client: AsyncClient) -> QuotasRecord:
@@ -178,7 +164,7 @@ class AtBroker:
         return ask(self._urls, work)
 
     def change_quota(self, subject: str, make: QuotaChange) -> QuotasRecord:
-        """Change a subject's quota. If two clients change it at the same time, the later wins."""
+        """If two clients change it at the same time, the later wins."""
         from octavo.cli.topic import ask
 
         async def work(client: AsyncClient) -> QuotasRecord:
@@ -194,7 +180,6 @@ class AtBroker:
 
 
 def quotas_record_of(found: Mapping[str, Mapping[str, Any]]) -> QuotasRecord:
-    """Make the record from a broker's answer about quotas."""
     from octavo.security.quotas import QuotaRecord, QuotasRecord
 
     return QuotasRecord(
@@ -203,7 +188,6 @@ def quotas_record_of(found: Mapping[str, Mapping[str, Any]]) -> QuotasRecord:
 
 
 def record_of(found: Mapping[str, Any]) -> PolicyRecord:
-    """Make the record from a broker's answer about the policy."""
     from octavo.security.policy import PolicyRecord, RoleRecord, RuleRecord
 
     return PolicyRecord(

@@ -1,4 +1,4 @@
-"""`octavo publish`: publishes messages from arguments, standard input or a file."""
+"""`octavo publish`: messages from arguments, standard input or a file."""
 
 from __future__ import annotations
 
@@ -40,14 +40,12 @@ Envelopes = Annotated[
 
 
 class BadLine(OctavoError):
-    """A line is not a valid message; the lines before it may have been published."""
+    """The lines before it may have been published."""
 
     name = "bad-line"
 
 
 class Line(NamedTuple):
-    """A message to publish."""
-
     key: str | bytes | None
     value: bytes | None
     headers: Sequence[tuple[str, bytes | None]] = ()
@@ -64,7 +62,6 @@ class _Envelope(msgspec.Struct):
     headers: JsonHeaders | None = None
 
     def line(self, key: str | None) -> Line:
-        """Return the message; `key` is used if the envelope has none."""
         if self.value is UNSET and self.value_text is None and self.value_base64 is None:
             raise ValueError("it needs a value, value_text or value_base64")
         named = self.key is not UNSET or self.key_base64 is not None
@@ -76,15 +73,13 @@ class _Envelope(msgspec.Struct):
 
 
 class _Reading(NamedTuple):
-    """The options for parsing lines."""
-
     key: str | None
     key_field: str | None
     ndjson: bool
     envelope: bool
 
     def line(self, text: bytes, where: str) -> Line:
-        """Parse a line. Raises `BadLine`, which names it by `where`."""
+        """Raises `BadLine`, which names the line by `where`."""
         if self.envelope:
             try:
                 return msgspec.json.decode(text, type=_Envelope).line(self.key)
@@ -119,7 +114,7 @@ class _Written(str):
 
 
 def _no_constant(name: str) -> None:
-    """Raise `ValueError` for NaN and Infinity, which Python's parser would accept."""
+    """Refuse NaN and Infinity, which Python's parser would accept."""
     raise ValueError(f"JSON has no {name}")
 
 
@@ -159,7 +154,6 @@ def publish(
       octavo publish greetings hello 'and again' --key me
       octavo publish flights --file flights.ndjson --ndjson --key-field tailnum
       seq 1000 | octavo publish numbers
-      octavo publish films --large film.mp4 --key film-1
     """
     if large is not None:
         if messages or file or key_field or ndjson or envelope:
@@ -266,7 +260,6 @@ def _lines(file: Path | None, reading: _Reading) -> Iterator[Line]:
 
 @contextmanager
 def opened(file: Path | None) -> Iterator[Any]:
-    """Open the file, or standard input for None and `-`."""
     if file is None or str(file) == "-":
         yield sys.stdin.buffer
         return

@@ -1,8 +1,4 @@
-"""`octavo quota`: the quotas of users and namespaces, in the metadata store or through a broker.
-
-Brokers follow a change within seconds. Through a broker (`--url`), the caller needs the right to
-administer the cluster.
-"""
+"""`octavo quota`: in the metadata store, or through a broker (`--url`)."""
 
 from __future__ import annotations
 
@@ -45,15 +41,11 @@ Amounts = Annotated[
 def set_quota(place: PolicyPlace, subject: Subject, amounts: Amounts) -> None:
     """Set quotas of a user or namespace. Its other quotas stay.
 
-    Each broker counts the rates of a user for itself. Users without a quota have the quota of
-    user:*, namespaces the quota of namespace:*.
+    Each broker counts the rates of a user for itself. user:* and namespace:* set defaults.
 
     \b
-    Examples:
+    Example:
       octavo quota set user:alice publish_bytes=10MB requests=100 --data ./octavo-data
-      octavo quota set 'user:*' connections=50 read_bytes=50MB
-      octavo quota set namespace:payments topics=100 publish_bytes=unlimited
-      octavo quota set user:alice requests=100 --url https://broker-1:8080
     """
     from octavo.security.quotas import parse_amount, with_quota
 
@@ -76,9 +68,8 @@ def remove(
     """Remove all or the named quotas of a user or namespace. Defaults then apply, if any.
 
     \b
-    Examples:
+    Example:
       octavo quota remove user:alice --data ./octavo-data
-      octavo quota remove user:alice requests publish_bytes
     """
     from octavo.security.quotas import without_quota
 
@@ -93,9 +84,8 @@ def list_quotas(place: PolicyPlace, as_json: AsJson = False) -> None:
     """List all quotas that are set.
 
     \b
-    Examples:
+    Example:
       octavo quota list --data ./octavo-data
-      octavo quota list --metadata zk://127.0.0.1:2181/octavo --json
     """
     record = place.quotas()
     if as_json:
@@ -110,9 +100,8 @@ def show(place: PolicyPlace, subject: Subject, as_json: AsJson = False) -> None:
     """Show the quotas of a user or namespace, including defaults.
 
     \b
-    Examples:
+    Example:
       octavo quota show user:alice --data ./octavo-data
-      octavo quota show namespace:payments --json
     """
     from octavo.security.limits import NAMES
     from octavo.security.quotas import checked_subject, quotas_of, shown_amount

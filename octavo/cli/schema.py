@@ -1,4 +1,4 @@
-"""`octavo schema`: register, list, show and check schemas of messages."""
+"""`octavo schema`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ SchemaFile = Annotated[Path, typer.Argument(help="A file with the schema, as JSO
 
 
 class SchemaType(StrEnum):
-    """The kinds of schemas."""
-
     JSON = "json"
     AVRO = "avro"
 
@@ -46,10 +44,8 @@ def register(
     """Register a schema as the next version of a subject, unless it exists already.
 
     \b
-    Examples:
+    Example:
       octavo schema register flights flight.schema.json
-      octavo schema register shop/orders order.avsc --type avro --compatibility FULL
-      octavo topic update flights --set 'schema={"subject": "flights"}'
     """
     urls, text = broker_urls(url, data), _text_of(file)
     if compatibility is not None:
@@ -92,9 +88,8 @@ def show(
     """Show a subject and its versions; with --version one schema.
 
     \b
-    Examples:
+    Example:
       octavo schema show flights
-      octavo schema show flights --version latest
     """
     urls = broker_urls(url, data)
     if version is not None:

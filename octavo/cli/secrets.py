@@ -1,6 +1,6 @@
-"""Reads secrets from a prompt, a file or a pipe, for commands about users.
+"""Read secrets from a prompt, a file or a pipe, for commands about users.
 
-Never from an argument: every user of the machine can read it in the list of processes.
+Never from an argument: every user of the machine can see it in the list of processes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ def read_secret(file: Path | None, what: str) -> str:
 
 
 def asked_password(file: Path | None) -> str:
-    """Read the password from the file, or ask for it twice."""
     if file is not None:
         return read_secret(file, "the password")
     found: str = typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)

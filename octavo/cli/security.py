@@ -1,7 +1,4 @@
-"""`octavo security`: turns authentication and authorization of the cluster on and off.
-
-Works on the metadata store directly: access to it already includes the cluster's secret.
-"""
+"""`octavo security`: secure or open a cluster, in the metadata store."""
 
 from __future__ import annotations
 
@@ -29,9 +26,8 @@ def status(metadata: Metadata = None, data: Data = None, as_json: AsJson = False
     """Show whether the cluster is secured, how many rules it has, and who may do everything.
 
     \b
-    Examples:
+    Example:
       octavo security status --data ./octavo-data
-      octavo security status --metadata zk://127.0.0.1:2181/octavo --json
     """
     from octavo.security.policy import ADMIN_ROLE, PolicyStore
 
@@ -78,9 +74,8 @@ def secure(
     Brokers follow within seconds, and then decide open calls again.
 
     \b
-    Examples:
+    Example:
       octavo security secure --admin user:ann --metadata zk://127.0.0.1:2181/octavo
-      octavo token create --principal user:ann --metadata zk://127.0.0.1:2181/octavo
     """
     from octavo.security.policy import PolicyStore, secured
 

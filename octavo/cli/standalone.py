@@ -213,7 +213,6 @@ def _how_commands_find_it(cluster: ClusterFile) -> str:
 
 
 def _read_only_ones(cluster: ClusterFile) -> list[str]:
-    """Warnings about bookies that take no adds."""
     return [
         f"{member.name} is read-only: {member.read_only_because}"
         for member in cluster.of_kind("bookie")

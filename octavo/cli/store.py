@@ -1,4 +1,4 @@
-"""Opens the metadata store for commands that work on it directly."""
+"""Open the metadata store for commands that work on it directly."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ T = TypeVar("T")
 
 
 def with_store(url: str, work: Callable[[MetadataStore], Awaitable[T]]) -> T:
-    """Run `work` with the metadata store at `url`."""
     from octavo.credentials import credentials_file
     from octavo.logs import configure_logging
     from octavo.metadata.opening import open_store
@@ -35,10 +34,7 @@ def with_store(url: str, work: Callable[[MetadataStore], Awaitable[T]]) -> T:
 
 
 def checked_store_url(metadata: str | None, data: Path | None) -> str:
-    """Return the metadata store's URL, checked before a command asks the user for input.
-
-    Raises `BadOption`, `BadMetadataUrl`.
-    """
+    """Checked before a command asks the user for input. Raises `BadOption`, `BadMetadataUrl`."""
     from octavo.credentials import credentials_file
     from octavo.metadata.opening import open_store
 

@@ -1,7 +1,4 @@
-"""`octavo stream`: create, append to, read, close, fork, show and delete durable streams.
-
-JSON is passed through as it is written: `1.50` stays `1.50`.
-"""
+"""`octavo stream`: durable streams. JSON passes through as written: `1.50` stays `1.50`."""
 
 from __future__ import annotations
 
@@ -45,8 +42,6 @@ StreamArgument = Annotated[str, typer.Argument(metavar="STREAM", help="stream or
 
 
 class NoStream(OctavoError):
-    """There is no stream of this name."""
-
     name = "no-stream"
 
 
@@ -93,9 +88,8 @@ def create(
     """Create a stream (fine when it exists with the same settings).
 
     \b
-    Examples:
+    Example:
       octavo stream create events
-      octavo stream create story --content-type text/plain --ttl-s 3600
     """
     if ttl_s is not None and expires_at is not None:
         raise BadOption("--ttl-s and --expires-at at once: choose one")
@@ -111,7 +105,6 @@ def create(
 
 
 def _time(text: str) -> datetime:
-    """Parse the value of `--expires-at`. Raises `BadOption`."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
@@ -142,14 +135,12 @@ def append(
 ) -> None:
     """Append messages; end when all are durable.
 
-    For a JSON stream, each argument and each line of the input is a message and must be JSON. To
-    other streams the bytes are appended unchanged, with line ends.
+    For a JSON stream, each argument or line is a message. Other streams get the bytes unchanged.
 
     \b
     Examples:
       octavo stream append events '{"order": 1}' '{"order": 2}'
       tail -f orders.ndjson | octavo stream append events
-      octavo stream append story --file story.txt --close
     """
     if messages and file:
         raise BadOption("messages on the command line and --file at once: choose one")
@@ -180,7 +171,6 @@ def append(
 
 
 def _given(messages: list[str], info: StreamInfo) -> Iterator[bytes | list[Raw]]:
-    """Put the arguments into a single append. Raises `BadLine`."""
     texts = [os.fsencode(message) for message in messages]
     if info.is_json:
         yield [_json(text, f"message {number}") for number, text in enumerate(texts, 1)]
@@ -256,10 +246,8 @@ def read(
     """Print a stream: JSON messages one a line, other data byte for byte.
 
     \b
-    Examples:
+    Example:
       octavo stream read events
-      octavo stream read answer --follow
-      octavo stream read events --from 0000000000000000_0000000000000041 --follow | jq .order
     """
     urls = broker_urls(url, data)
     printer = _Printer(_PLACES.get(start, start), as_json=as_json)
@@ -288,7 +276,6 @@ def read(
 async def _parts(
     stream: AsyncStream, start: str, *, follow: bool
 ) -> AsyncGenerator[StreamPart, None]:
-    """Yield the stream's parts up to its end; with `follow`, also later parts."""
     if follow:
         async with aclosing(stream.follow(start)) as parts:
             async for part in parts:
@@ -303,8 +290,6 @@ async def _parts(
 
 
 class _Printer:
-    """Prints parts and keeps the next offset."""
-
     def __init__(self, offset: str, *, as_json: bool) -> None:
         self.offset = offset
         self.closed = False
@@ -334,7 +319,6 @@ def _data(part: StreamPart) -> dict[str, Any]:
 
 
 def _messages(part: StreamPart) -> list[Raw]:
-    """Return the part's messages, each on one line."""
     return msgspec.json.decode(msgspec.json.format(part.data or b"[]", indent=-1), type=list[Raw])
 
 
@@ -353,9 +337,8 @@ def close(
     """End a stream for good: no data will follow, and readers learn it.
 
     \b
-    Examples:
+    Example:
       octavo stream close events
-      octavo stream close story 'The end.'
     """
 
     async def end(target: AsyncStream) -> str:
@@ -390,9 +373,8 @@ def fork(
     """Fork a stream: create a stream that begins with its data, without copying them.
 
     \b
-    Examples:
+    Example:
       octavo stream fork events events-again
-      octavo stream fork events what-if --at 0000000000000000_0000000000000041
     """
     target = name if "/" in name else f"{TopicName.of(stream).namespace}/{name}"
 

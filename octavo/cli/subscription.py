@@ -1,4 +1,4 @@
-"""`octavo subscription`: list, create, lag, peek, seek, skip, expire, delete."""
+"""`octavo subscription`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ app = typer.Typer(
 Name = Annotated[str, typer.Argument(metavar="SUBSCRIPTION", help="Its name.")]
 Partition = Annotated[int | None, typer.Option(min=0, help="Only this partition.")]
 VALUE_CHARS = 60
-"""Characters of a value in a table; --json shows all."""
+"""Of a value in a table; --json shows all."""
 
 
 @app.command("list")
@@ -34,9 +34,8 @@ def list_subscriptions(
     """List the subscriptions of a topic.
 
     \b
-    Examples:
+    Example:
       octavo subscription list flights
-      octavo subscription list flights --json
     """
     found = ask(broker_urls(url, data), lambda client: client.subscriptions(topic))
     if as_json:
@@ -97,9 +96,6 @@ def create(
     Examples:
       octavo subscription create flights reports --type shared
       octavo subscription create flights audit --from latest --ack-timeout 2m
-      octavo subscription create flights billing --type shared --max-deliveries 5 --backoff 1s,5m
-      octavo subscription create flights eu --type shared --set 'filter={"key_prefix": "eu-"}'
-      octavo subscription create flights slow --type key_shared --set max_unacked_per_consumer=10
     """
     chosen = {
         "type": type,
@@ -148,9 +144,8 @@ def lag(
     """Show a subscription's backlog by partition, and why it is held back.
 
     \b
-    Examples:
+    Example:
       octavo subscription lag flights reports
-      octavo subscription lag flights reports --json | jq .backlog
     """
     found = ask(broker_urls(url, data), lambda client: client.subscription(topic, name).stats())
     if as_json:
@@ -187,9 +182,8 @@ def peek(
     """Show the first unacked messages, without leasing them.
 
     \b
-    Examples:
+    Example:
       octavo subscription peek flights reports
-      octavo subscription peek flights reports --partition 2 -n 1 --json
     """
     found = ask(
         broker_urls(url, data),
@@ -234,10 +228,8 @@ def seek(
     """Move a subscription: earlier messages count as acked, later messages as unacked.
 
     \b
-    Examples:
+    Example:
       octavo subscription seek flights reports --to earliest
-      octavo subscription seek flights reports --to 2026-11-21T08:00:00Z
-      octavo subscription seek flights reports --to 1200 --partition 0
     """
     found = ask(
         broker_urls(url, data),
@@ -262,9 +254,8 @@ def skip(
     """Ack the first messages of each partition, including leased messages.
 
     \b
-    Examples:
+    Example:
       octavo subscription skip flights reports -n 1
-      octavo subscription skip flights reports -n 100 --partition 2
     """
     acked = ask(
         broker_urls(url, data),
@@ -286,7 +277,7 @@ def expire(
     """Ack all messages older than a time, including leased messages.
 
     \b
-    Examples:
+    Example:
       octavo subscription expire flights reports --older-than 7d
     """
     acked = ask(

@@ -1,4 +1,4 @@
-"""`octavo token`: the cluster's own tokens, signed with its secret from the metadata store."""
+"""`octavo token`: the cluster's own tokens."""
 
 from __future__ import annotations
 
@@ -40,9 +40,8 @@ def create(
     """Make a token for the header `Authorization: Bearer TOKEN`. The user need not exist.
 
     \b
-    Examples:
+    Example:
       octavo token create --principal user:alice --data ./octavo-data > alice.token
-      octavo token create --principal user:nightly --ttl 12h --group jobs --metadata zk://…/octavo
     """
     from octavo.security.principal import checked_principal
 
@@ -87,9 +86,8 @@ def inspect(
     """Show a token's claims and, if a cluster is named, whether the cluster accepts it.
 
     \b
-    Examples:
+    Example:
       octavo token inspect < alice.token
-      octavo token inspect --file alice.token --data ./octavo-data
     """
     from octavo.security.identity.token_form import read_token
 
@@ -132,7 +130,6 @@ def revoke(
 
 
 def ttl_seconds(text: str) -> int:
-    """Parse a duration such as `30d`. Raises `BadOption`."""
     from octavo.security.identity.tokens import TTL_S_MAX
 
     found = re.fullmatch(r"([1-9][0-9]{0,8})([smhd])", text)

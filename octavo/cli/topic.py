@@ -1,4 +1,4 @@
-"""`octavo topic`: create, list, describe, explain, update, fork, truncate, unload, delete."""
+"""`octavo topic`."""
 
 from __future__ import annotations
 
@@ -74,13 +74,11 @@ def create(
 ) -> None:
     """Create a topic (fine when it exists with the same settings).
 
-    Options from --retention-time on default to the namespace's setting (octavo namespace show), or
-    to off. TIME is 90s, 12h or 7d, SIZE 64KiB or 10GB.
+    Policies not given come from the namespace. TIME is 90s, 12h or 7d, SIZE 64KiB or 10GB.
 
     \b
     Examples:
       octavo topic create flights --partitions 4
-      octavo topic create logs/web --ensemble 3 --write-quorum 3 --ack-quorum 2
       octavo topic create clicks --ttl 1d --backlog-size 10GB --backlog-policy evict
     """
     chosen: dict[str, Any] = {
@@ -106,9 +104,8 @@ def list_topics(
     """List topics.
 
     \b
-    Examples:
+    Example:
       octavo topic list
-      octavo topic list public --json
     """
 
     async def collect(client: AsyncClient) -> list[str]:
@@ -150,13 +147,12 @@ def update(
 ) -> None:
     """Change a topic's settings. Settings that are not named stay.
 
-    `off` turns a setting off, also if the namespace sets it; `default` unsets it, so that the
-    namespace's setting applies. TIME is 90s, 12h or 7d, SIZE 64KiB or 10GB.
+    `off` turns a setting off, `default` leaves it to the namespace. TIME is 90s, 12h or 7d, SIZE
+    64KiB or 10GB.
 
     \b
     Examples:
       octavo topic update flights --set partitions=8
-      octavo topic update flights --set 'retention={"time": "7d"}'
       octavo topic update flights --ttl 1h --retention-size default
     """
     values = merged(policies, values_of(settings))
@@ -189,7 +185,6 @@ def fork(
     Examples:
       octavo topic fork flights flights-again
       octavo topic fork flights what-if --at 2026-11-24T08:00:00Z
-      octavo topic fork orders half --at 0=41 --at 1=earliest
     """
     where = _places(at or ["latest"])
     _show(
@@ -234,9 +229,8 @@ def truncate(
     """Remove the oldest messages for good, acked or not.
 
     \b
-    Examples:
+    Example:
       octavo topic truncate flights --before 2026-11-01T00:00:00Z
-      octavo topic truncate orders --partition 0 --before 41 --yes
     """
     if not yes:
         typer.confirm(f"Remove all messages of {topic} before {before}?", abort=True, err=True)
@@ -283,9 +277,8 @@ def explain(
     """Explain which broker serves each partition, and what holds publishers and consumers back.
 
     \b
-    Examples:
+    Example:
       octavo topic explain flights
-      octavo topic explain flights --subscription reports
     """
     found: Mapping[str, Any] = ask(
         broker_urls(url, data),
@@ -307,13 +300,11 @@ def unload(
 ) -> None:
     """Move a topic's partitions to the brokers that should have them, or to a named broker.
 
-    A partition that is already there is closed and opened again. Partitions stay at a named broker
-    until it stops, is drained, or the topic is unloaded again.
+    They stay at a named broker until it stops, is drained, or the topic is unloaded again.
 
     \b
-    Examples:
+    Example:
       octavo topic unload flights
-      octavo topic unload flights --to 127.0.0.1:8081
     """
     moved: list[Mapping[str, Any]] = ask(
         broker_urls(url, data), lambda client: client.unload_topic(topic, to=to)
@@ -361,7 +352,6 @@ def _show(topic: Topic, as_json: bool) -> None:
 
 
 def _show_partitions(parts: list[Any]) -> None:
-    """Print the owners' figures for each partition."""
     names = ("partition", "owner", "earliest_offset", "next_offset", "stored_bytes", "ledgers")
     rows = []
     for part in parts:

@@ -1,7 +1,7 @@
 """The commands of `octavo`: each command's module and its line in `octavo --help`.
 
-Only the module of the typed command is imported, because importing all of them takes longer than
-most commands run. Help is plain text for the same reason: it does not import rich.
+Only the module of the typed command is imported, and help is plain text without rich, because
+imports take longer than most commands run.
 """
 
 from __future__ import annotations
@@ -84,15 +84,14 @@ COMMANDS = {
 
 
 class Group(TyperGroup):
-    """A group of commands whose help shows each command's whole first sentence."""
+    """Show each command's whole first sentence in a group's help."""
 
     def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
-        """List the commands; typer would cut their sentences to one line."""
+        """typer would cut the commands' sentences to one line."""
         with formatter.section("Commands"):
             formatter.write_dl(self.summaries(ctx))
 
     def summaries(self, ctx: Context) -> list[tuple[str, str]]:
-        """Return the visible commands with their first sentences."""
         del ctx
         return [
             (name, one.get_short_help_str(limit=1000))
@@ -102,19 +101,17 @@ class Group(TyperGroup):
 
 
 class Commands(Group):
-    """The group `octavo`: imports a command's module when that command is asked for."""
+    """Imports a command's module when that command is asked for."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.commands = _Imported()  # type: ignore[assignment]  # read, never written
 
     def list_commands(self, ctx: Context) -> list[str]:
-        """Return the names without importing modules."""
         del ctx
         return list(COMMANDS)
 
     def summaries(self, ctx: Context) -> list[tuple[str, str]]:
-        """Return the sentences of `COMMANDS` without importing modules."""
         del ctx
         return [(name, place.summary) for name, place in COMMANDS.items()]
 

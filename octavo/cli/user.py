@@ -1,8 +1,4 @@
-"""`octavo user`: passwords and groups of users; disables users.
-
-Works on the metadata store directly: access to it already includes the cluster's secret. Every
-process follows a change within seconds.
-"""
+"""`octavo user`: passwords and groups of users, in the metadata store."""
 
 from __future__ import annotations
 
@@ -53,10 +49,8 @@ def create(
     """Create a user. `octavo acl` gives rights.
 
     \b
-    Examples:
+    Example:
       octavo user create alice --data ./octavo-data                  (asks for the password)
-      octavo user create shop --group writers --password-file ./shop.password
-      octavo user create bob --no-password --metadata zk://127.0.0.1:2181/octavo
     """
     from octavo.security.identity.passwords import checked_user
     from octavo.security.identity.users import scram_records
@@ -83,9 +77,8 @@ def password(
     """Give a user another password. Their tokens stay valid (see `octavo token revoke`).
 
     \b
-    Examples:
+    Example:
       octavo user password alice --data ./octavo-data
-      pwgen 20 1 | octavo user password shop --password-file -
     """
     from octavo.security.identity.users import scram_records
 
@@ -134,7 +127,7 @@ def delete(
 ) -> None:
     """Delete a user's password and groups, and revoke issued tokens. Rules stay.
 
-    A certificate or a foreign token still proves the name: to refuse these too, disable the user.
+    A certificate or foreign token still proves the name: to refuse these too, disable the user.
 
     \b
     Example:
@@ -161,10 +154,8 @@ def groups(
     """Show a user's groups, or replace them.
 
     \b
-    Examples:
+    Example:
       octavo user groups alice --data ./octavo-data
-      octavo user groups alice staff writers --data ./octavo-data
-      octavo user groups alice --none --data ./octavo-data
     """
     if none and names:
         raise BadOption("--none and groups: choose one")
@@ -217,13 +208,11 @@ def list_users(metadata: Metadata = None, data: Data = None, as_json: AsJson = F
 def key(name: UserName, groups: Groups = None, as_json: AsJson = False) -> None:
     """Make an API key for a user. The key is shown once, and is not stored.
 
-    Add its line to the file of the setting security.api_keys_file of every broker. Brokers follow
-    within seconds. To revoke a key, remove its line.
+    Add its line to the file security.api_keys_file of every broker; to revoke it, remove the line.
 
     \b
-    Examples:
+    Example:
       octavo user key shop
-      octavo user key shop --group writers --json
     """
     from octavo.security.identity.api_keys import line_of, make_key
     from octavo.security.principal import checked_principal

@@ -1,4 +1,4 @@
-"""`octavo zookeeper`: runs a ZooKeeper server, for development."""
+"""`octavo zookeeper`: a ZooKeeper server, for development."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CERTIFICATE_DAYS = 365
 
 
 class ZooKeeperFailed(OctavoError):
-    """The server did not start. The message names its log."""
+    """The message names its log."""
 
     name = "zookeeper-failed"
     scope = Scope.PROCESS
@@ -34,9 +34,8 @@ class ZooKeeperFailed(OctavoError):
 async def run_zookeeper(data: Path, port: int, *, tls: bool = False) -> None:
     """Serve from the absolute folder `data` until Ctrl-C or SIGTERM.
 
-    With `tls`, a certificate is made there unless it exists.
-
-    Raises `PortInUse`, `ZooKeeperNotInstalled`, `ZooKeeperFailed`, `TlsError`.
+    With `tls`, makes a certificate there if needed. Raises `PortInUse`, `ZooKeeperNotInstalled`,
+    `ZooKeeperFailed`, `TlsError`.
     """
     check_ports(HOST, {"zookeeper": port})
     port = port or free_port(HOST)
@@ -70,7 +69,6 @@ async def run_zookeeper(data: Path, port: int, *, tls: bool = False) -> None:
 
 
 def _certificate(folder: Path) -> ServerTls:
-    """Return the server's certificate; make it at the first call."""
     from octavo.tls.authority import Authority, own_names
 
     authority, _ = Authority.opened(folder)
@@ -86,7 +84,6 @@ def _opened(path: Path) -> IO[bytes]:
 
 
 async def _until_ready(process: asyncio.subprocess.Process, port: int, log: Path) -> None:
-    """Wait until it accepts connections."""
     deadline = time.monotonic() + READY_TIMEOUT_S
     while time.monotonic() < deadline:
         if process.returncode is not None:

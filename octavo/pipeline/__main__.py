@@ -1,8 +1,6 @@
-"""Runs a job without the `octavo` command: `python -m octavo.pipeline JOB …`, or `spark-submit`.
+"""Run a job without the `octavo` command, by `python -m` or `spark-submit`:
 
-    spark-submit --master spark://host:7077 octavo/pipeline/__main__.py verify flights
-
-The Python of the driver and of every executor needs the package octavo (docs/spark.md).
+spark-submit --master spark://host:7077 octavo/pipeline/__main__.py verify flights
 """
 
 from __future__ import annotations

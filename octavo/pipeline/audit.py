@@ -1,16 +1,13 @@
 """The job `audit`: compare the metadata with what every bookie holds.
 
-For each ledger, every bookie of each fragment is asked which of its entries it has. Entries are not
-read, except on Apache's bookies, which cannot list what they hold. The findings:
-
 - A bookie should have an entry and denies it: a copy is missing.
 - Every bookie of an entry's write set denies it: the entry is lost.
-- A bookie does not answer, or cannot deny because it lost its disk: its copies are unknown. They
-  are never counted as missing.
+- A bookie that does not answer, or cannot deny because it lost its disk: its copies are unknown,
+  never counted as missing.
 
-An open ledger is checked up to its last ensemble change. The job also checks that partitions and
-ledger records agree. It changes nothing. With `repair` it asks every Octavo bookie to fetch its
-missing copies now; without it, the bookies do so by themselves some time later.
+Entries are read only on Apache's bookies, which cannot list what they hold. An open ledger is
+checked up to its last ensemble change. The job changes nothing; with `repair`, bookies fetch their
+missing copies now instead of later.
 """
 
 from __future__ import annotations
@@ -56,12 +53,11 @@ class Held:
 
 
 def audit(run: Run, *, repair: bool = False) -> Outcome:
-    """Check all ledgers of the cluster."""
     outcome = Outcome("audit")
     seen = asyncio.run(_look(run.service, int(time.time() * 1000)))
     if seen.findings:
-        # Trimming changes two records, one after the other. A look in between finds a mismatch,
-        # so report only what a second look finds too.
+        # Trimming changes two records, one after the other: report only what a second look finds,
+        # too.
         time.sleep(_PAUSE_S)
         again = asyncio.run(_look(run.service, int(time.time() * 1000)))
         outcome.found([one for one in seen.findings if one in again.findings])
@@ -82,7 +78,7 @@ def audit(run: Run, *, repair: bool = False) -> Outcome:
 
 
 async def _repair(run: Run) -> int:
-    """Ask every bookie to fetch its missing copies. Returns how many accepted."""
+    """Return how many bookies accepted to fetch their missing copies."""
     told = 0
     async with connected(run.service) as cluster:
         for bookie in sorted(cluster.ledgers.bookies.available):
@@ -92,9 +88,6 @@ async def _repair(run: Run) -> int:
             except OctavoError as error:
                 run.say(f"bookie {bookie} did not accept the repair: {error}")
     return told
-
-
-# ---------------------------------------------------------------------- metadata
 
 
 @dataclass
@@ -126,7 +119,7 @@ async def _look(service: str, now_ms: int) -> _Seen:
                 named.update(dict.fromkeys(compacted_ledgers(record), f"{topic}/{number}"))
                 if record.compaction is not None and record.compaction.run is not None:
                     runs.add(record.compaction.run.encode())
-        # Read the missing records after the partitions: a ledger exists before it is named.
+        # Read these after the partitions: a ledger exists before it is named.
         unseen = [name for name in named if name not in ledgers]
         ledgers.update(await cluster.ledgers.standing(unseen))
         # A running compaction's ledgers are named only when it publishes: they are not orphans.
@@ -142,8 +135,10 @@ def metadata_findings(
     now_ms: int,
     waiting: Collection[int] = (),
 ) -> list[Finding]:
-    """Check the records against each other. `named`: the partition that names each ledger.
-    `waiting`: ledgers of a running compaction, not published yet."""
+    """Check the records against each other.
+
+    `named`: the partition that names each ledger. `waiting`: ledgers of a running compaction.
+    """
     found = [
         Finding("ledger-missing", where, f"the record names ledger {ledger_id}, which is missing")
         for ledger_id, where in sorted(named.items())
@@ -173,9 +168,6 @@ def metadata_findings(
             for one in sorted(gone)
         ]
     return found
-
-
-# ---------------------------------------------------------------------- bookies, in the tasks
 
 
 async def _work(service: str, cluster: Cluster, parts: list[Part]) -> Found:
@@ -212,8 +204,9 @@ async def _ledger(cluster: Cluster, metadata: LedgerMetadata, last: int) -> tupl
 async def _ask(
     cluster: Cluster, metadata: LedgerMetadata, bookie: str, wanted: list[Entries]
 ) -> tuple[list[Entries] | None, str]:
-    """Return the entries that the bookie holds (an Apache bookie: of `wanted`), or None and the
-    reason if that is unknown."""
+    """Return the entries that the bookie holds (Apache's: of `wanted`), or None and why it is
+    unknown.
+    """
     try:
         if cluster.ledgers.bookies.get(bookie).is_foreign:
             copying = Copying(cluster.ledgers, metadata, bookie)
@@ -245,7 +238,6 @@ def wanted_runs(metadata: LedgerMetadata, last: int) -> dict[str, list[Entries]]
 
 
 def copies_findings(metadata: LedgerMetadata, last: int, held: Held, findings: Findings) -> int:
-    """Compare the bookies' entries with the ledger's record. Returns the number of copies found."""
     where = f"ledger {metadata.ledger_id}"
     quorum = quorum_of(metadata)
     lacking: dict[str, list[Entries]] = {}

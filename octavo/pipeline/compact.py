@@ -1,4 +1,4 @@
-"""The job `compact`: keeps the newest message of each key in a view of the topic.
+"""The job `compact`: keep the newest message of each key in a view of the topic.
 
     1. the partition's record: begun (run)          so that only one of two runs can publish
     2. first pass: key and offset of each message   Spark finds the newest of each key
@@ -6,10 +6,8 @@
     4. the partition's record: published            horizon and ledgers, in one compare-and-set
     5. after a grace period, ledgers of replaced views are removed from the record and deleted
 
-A run reads the previous view and all messages after its horizon. If the run dies, the previous view
-stays; the next run starts from the beginning, and `gc` deletes the unnamed ledgers. The messages of
-the topic are not changed. compact_rules.py decides which rows stay, compact_tasks.py is what the
-tasks do, metadata/compactions.py changes the record.
+A run reads the previous view and all messages after its horizon. If it dies, the previous view
+stays, the next run starts from the beginning, and `gc` deletes the unnamed ledgers.
 """
 
 from __future__ import annotations
@@ -81,7 +79,7 @@ class CompactOptions:
 
 
 def compact(run: Run, options: CompactOptions) -> Outcome:
-    """Compact topic by topic. Raises `InvalidOption`, and Spark's own errors."""
+    """Raises `InvalidOption`, and Spark's own errors."""
     return _Compact(run, options).carry_out()
 
 
@@ -119,14 +117,11 @@ class _Compact:
             "dry_run": self.options.dry_run,
         }
 
-    # ------------------------------------------------------------------ planning
-
     async def _topics(self) -> dict[str, list[int]]:
         async with connected(self.run.service) as cluster:
             return await cluster.partitions(self.options.selection)
 
     async def _begin(self, topic: str, partitions: list[int]) -> list[View]:
-        """Do step 1 for the partitions that have something to compact."""
         views = []
         async with connected(self.run.service) as cluster:
             for number in partitions:
@@ -153,8 +148,6 @@ class _Compact:
                     what = f"offsets {lost[0]} to {lost[1]} were trimmed before they were compacted"
                     self.outcome.found([Finding("trimmed-before", f"{topic}/{number}", what)])
         return views
-
-    # ------------------------------------------------------------------ the two passes
 
     def _topic(self, topic: str, views: list[View]) -> None:
         chunks = [
@@ -218,7 +211,6 @@ class _Compact:
         return newest.where("not last.gone").select("place", f.col("last.offset").alias("offset"))
 
     def _copied(self, work: Work, newest: DataFrame, chunks: list[Chunk]) -> list[Made]:
-        """Do step 3: write a ledger for each chunk that keeps any message."""
         found = Chunks(chunks)
 
         def chunk_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -236,18 +228,14 @@ class _Compact:
             return pa.Table.from_pylist([made._asdict()], MADE)
 
         placed = _arrow(newest).mapInArrow(chunk_of, "chunk INT, offset LONG")
-        # Name the number of partitions: Spark would merge them by the size of the offsets, which
-        # is tiny compared to the messages that a task has to copy.
+        # Name the number of partitions: Spark would merge them by the tiny size of the offsets.
         grouped = placed.repartition(len(chunks), "chunk").groupBy("chunk")
         rows = _arrow(grouped).applyInArrow(copy, MADE_SQL).collect()
         return [Made(*row) for row in rows]
 
-    # ------------------------------------------------------------------ publishing
-
     async def _publish(
         self, topic: str, views: list[View], chunks: list[Chunk], made: Iterable[Made]
     ) -> None:
-        """Do step 4, partition by partition."""
         ledgers: dict[int, list[CompactedLedger]] = {}
         for one in sorted(made):
             ledgers.setdefault(chunks[one.chunk].place, []).append(CompactedLedger(*one[1:]))
@@ -294,7 +282,7 @@ def _full(topic: str, partition: int) -> Finding:
 
 
 def _arrow(frame: Any) -> Any:
-    """Lift the type: PySpark's type hints do not allow the functions that it accepts."""
+    """PySpark's type hints do not allow the functions that it accepts."""
     return frame
 
 
@@ -304,7 +292,7 @@ def _name(topic: str, partition: int) -> Name:
 
 
 async def collect_retired(cluster: Cluster, name: Name, until_ms: int) -> list[int]:
-    """Do step 5: delete the ledgers of views replaced before `until_ms`. Returns their ids."""
+    """Delete the ledgers of views replaced before `until_ms`; return their ids."""
     try:
         record, _ = await cluster.topics.read_partition(*name)
         going = retired_before(record, until_ms)
@@ -319,7 +307,6 @@ async def collect_retired(cluster: Cluster, name: Name, until_ms: int) -> list[i
 
 
 async def delete_ledger(cluster: Cluster, ledger_id: int) -> None:
-    """Delete the ledger; it may be gone already."""
     try:
         await cluster.ledgers.delete(ledger_id)
     except LedgerNotFound:

@@ -1,9 +1,8 @@
-"""Finds and deletes ledgers that a compaction has written but no record names.
+"""Find and delete ledgers that a compaction has written but no record names.
 
-They are left by a run that died, that another run replaced, or whose topic was deleted, and by
-Spark's duplicate attempts of a task. The ledger's metadata names its partition and its run. Only
-the run named in the partition's record may still publish. So before a ledger of that run is
-deleted, the run is removed from the record: it can no longer publish the deleted ledger.
+Dead or replaced runs leave them, deleted topics, and Spark's duplicate attempts. Only the run named
+in the partition's record may still publish: so before its ledgers are deleted, it is removed from
+the record.
 """
 
 from __future__ import annotations
@@ -30,8 +29,6 @@ from octavo.spark.cluster import Cluster, connected
 
 
 class Leftover(NamedTuple):
-    """A ledger that may be deleted, and why."""
-
     partition: str
     ledger_id: int
     why: str
@@ -106,7 +103,6 @@ async def _published_after_all(cluster: Cluster, name: Name, run: str, ledger_id
 
 
 async def _older_than(cluster: Cluster, until_ms: int) -> dict[Name, list[LedgerMetadata]]:
-    """Return compacted ledgers made before `until_ms`, by partition."""
     found: dict[Name, list[LedgerMetadata]] = defaultdict(list)
     for one in (await cluster.ledgers.standing(await cluster.ledgers.list())).values():
         if one.custom.get(KIND_KEY) == KIND and one.created_ms <= until_ms:

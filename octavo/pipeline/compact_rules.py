@@ -1,9 +1,8 @@
-"""Decides what a compaction does with a partition, and which rows stay. Pure.
+"""Decide what a compaction does with a partition, and which rows stay. Pure.
 
-The newest message of each key stays. A tombstone (a message without a value) also stays, so that
-readers of the view learn that the key is gone: in at least one view, and until its timestamp is
-older than `tombstones_ms`. A message without a key is never superseded; it stays unless `keyless`
-is False.
+The newest message of each key stays. A tombstone stays in at least one view, and until its
+timestamp is older than `tombstones_ms`, so that readers of the view learn that the key is gone. A
+message without a key stays, unless `keyless` is False.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from octavo.spark.splits import (
 )
 
 LEDGERS_MAX = 1_000
-"""About the most ledgers of a view; each takes some 130 bytes of the partition's record."""
+"""A view's ledger takes some 130 bytes of the partition's record."""
 RETIRED_MAX = 5_000
-"""The most ledgers of replaced views, some 50 bytes each. A record holds at most 1 MB."""
+"""A replaced view's ledger takes some 50 bytes. A record holds at most 1 MB."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +71,9 @@ def may_go(tombstone_ms: int, policy: CompactPolicy, now_ms: int) -> bool:
 
 
 def lost_before(view: View) -> tuple[int, int] | None:
-    """Return the first and last offset that retention removed before they were compacted, or None.
+    """Return the offsets that retention removed before they were compacted, or None.
 
-    For a partition that was never compacted, return None: a view never promised them.
+    None for a partition that was never compacted: a view never promised them.
     """
     if view.compacted is None or view.earliest <= view.compacted.horizon:
         return None
@@ -97,10 +96,7 @@ def chunks_of(place: int, view: View, policy: CompactPolicy) -> list[Chunk]:
 
 
 class Chunks:
-    """Finds the chunk that an offset lies in."""
-
     def __init__(self, every: Sequence[Chunk]) -> None:
-        """`every`: all chunks in order of places and offsets."""
         self._starts: dict[int, list[int]] = {}
         self._first: dict[int, int] = {}
         for number, chunk in enumerate(every):
@@ -108,5 +104,4 @@ class Chunks:
             self._starts.setdefault(chunk.place, []).append(chunk.start)
 
     def number_of(self, place: int, offset: int) -> int:
-        """Return the chunk's index."""
         return self._first[place] + bisect_right(self._starts[place], offset) - 1

@@ -1,10 +1,7 @@
-"""The tasks of a compaction: first report each key's offsets, then copy the messages that stay.
+"""The tasks of a compaction: report each key's offsets, then copy the messages that stay.
 
-The first pass returns a row for each message: its key, its offset, and whether it is a tombstone
-that may go. The second pass gets the offsets of a chunk that stay, reads the chunk again, and
-writes these messages into a new closed ledger, each at its own offset. The tasks change no record.
-If a task dies, or Spark's other attempt of the same task wins, no record names its ledger, and `gc`
-deletes it.
+The copies of a chunk go into a new closed ledger, each at its own offset. Tasks change no record:
+if one dies, or another attempt wins, no record names its ledger, and `gc` deletes it.
 """
 
 from __future__ import annotations
@@ -58,8 +55,6 @@ class Place:
 
 @dataclass(frozen=True)
 class Work:
-    """The input of every task."""
-
     run: str
     options: SourceOptions
     places: tuple[Place, ...]
@@ -72,8 +67,6 @@ class Work:
 
 
 class Made(NamedTuple):
-    """A closed ledger and its contents."""
-
     chunk: int
     ledger_id: int
     first_offset: int
@@ -88,11 +81,8 @@ MADE = pa.schema([(name, pa.int64()) for name in Made._fields])
 MADE_SQL = ", ".join(f"{name} LONG" for name in Made._fields)
 
 
-# ---------------------------------------------------------------------- the first pass
-
-
 def keys_of(work: Work, chunk: int) -> Iterator[pa.RecordBatch]:
-    """Return a row for each message of the chunk."""
+    """Return key, offset and "may go" of each message of the chunk."""
     place, split = work.splits[chunk]
     horizon = work.places[place].horizon
     reader = SplitReader(work.options, ("key", "value", "offset", "timestampMillis"))
@@ -113,9 +103,6 @@ def keys_of(work: Work, chunk: int) -> Iterator[pa.RecordBatch]:
         )  # fmt: skip
         done += rows.nbytes
         time.sleep(pause_s(done, time.monotonic() - started_s, work.bytes_per_s))
-
-
-# ---------------------------------------------------------------------- the second pass
 
 
 def copied(work: Work, chunk: int, offsets: list[int]) -> Made:
@@ -160,8 +147,6 @@ async def _ledger(cluster: Cluster, place: Place, run: str) -> LedgerWriter:
 
 
 class _Copy:
-    """A ledger while it is written."""
-
     def __init__(self, writer: LedgerWriter, offsets: list[int]) -> None:
         self.writer = writer
         self._wanted = offsets

@@ -1,14 +1,12 @@
-"""The job `export`: writes topics as Parquet files, raw or typed by a JSON Schema.
+"""The job `export`: write topics as Parquet files, raw or typed by a JSON Schema.
 
-A Structured Streaming query writes each batch to a separate folder, `OUT/export_batch=N/`. Batch
-N always has the same range of offsets, and a repeated batch overwrites its folder. So each message
-is in the files exactly once, whenever the job was killed. A folder is complete when it holds
-`_SUCCESS`. The checkpoint, by default `OUT/_checkpoint`, holds the position. The job refuses to add
-to files whose checkpoint is gone.
+A streaming query writes batch N, always the same range of offsets, to `OUT/export_batch=N/`; a
+repeated batch overwrites its folder. So each message is there exactly once, whenever the job was
+killed. A folder is complete when it holds `_SUCCESS`. The job refuses to add to files whose
+checkpoint (default `OUT/_checkpoint`) is gone.
 
-A row is bad if its value does not match the schema. A bad row ends the job before its batch is
-written (suspend), is left out (skip), or goes to dead-letter files with the reason; these are
-exactly-once too.
+A row whose value does not match the schema ends the job before its batch is written (suspend), is
+left out (skip), or goes to dead-letter files with the reason.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
 
 RAW = "key,value,topic,partition,offset,timestamp,timestampType,headers"
 _PLACES = ("topic", "partition", "offset", "timestamp", "key")
-"""Columns of a message that are exported next to its typed fields, with a leading underscore."""
+"""Exported next to the typed fields, with a leading underscore."""
 _IS_LARGE = "a large message: its body is not in a column"
 BATCH = "export_batch"
 _NOTE = "_export.json"
@@ -45,7 +43,7 @@ _NOTE = "_export.json"
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """Options of an export. Without `every_s`, export what is there now and end."""
+    """Without `every_s`, export what is there now and end."""
 
     selection: Selection
     out: str
@@ -68,7 +66,7 @@ class _Counts(NamedTuple):
 
 @dataclass
 class _Tally:
-    """The export's progress in whole batches. Kept on the driver, which writes the batches."""
+    """The export's progress in whole batches, on the driver."""
 
     rows: int = 0
     bad: int = 0
@@ -77,7 +75,6 @@ class _Tally:
     findings: list[Finding] = field(default_factory=list)
 
     def add(self, found: _Counts) -> None:
-        """Count a batch that was written, or with a dry run read."""
         self.rows += found.rows
         self.bad += found.bad
         self.findings += found.findings[: SHOWN_MAX - len(self.findings)]
@@ -88,7 +85,7 @@ class _Suspended(Exception):
 
 
 def export(run: Run, options: ExportOptions) -> Outcome:
-    """Run the job. Raises `BadUsage`, `BadSchema`, `InvalidOption`, and Spark's own errors."""
+    """Raises `BadUsage`, `BadSchema`, `InvalidOption`, and Spark's own errors."""
     if options.bad_rows != "suspend" and options.schema is None:
         raise BadUsage("--bad-rows needs --schema: without a schema no message is bad")
     if options.bad_rows.rstrip("/") == options.out.rstrip("/"):
@@ -127,9 +124,6 @@ def _check_names(schema: Mapping[str, Any]) -> None:
     taken = sorted(name for name in names if name.lower() in ours)
     if taken:
         raise BadSchema(f"property {', '.join(taken)}: the export itself has a column of that name")
-
-
-# ---------------------------------------------------------------------- batches
 
 
 def _stream(run: Run, options: ExportOptions, tally: _Tally) -> None:
@@ -217,9 +211,6 @@ def _counted(typed: DataFrame) -> _Counts:
     return _Counts(counts.get(False, 0), counts.get(True, 0), findings)
 
 
-# ---------------------------------------------------------------------- rows
-
-
 def _typed(rows: DataFrame, schema: Mapping[str, Any] | None) -> DataFrame:
     """Return the columns to export, and `_reason`: why the row is bad, or null."""
     from pyspark.sql import functions as f
@@ -244,9 +235,9 @@ def _typed(rows: DataFrame, schema: Mapping[str, Any] | None) -> DataFrame:
 
 
 def _decoded(rows: DataFrame, schema: Mapping[str, Any]) -> DataFrame:
-    """Return the rows with a column `_typed`: the decoded `_value`, or the reason why it is bad.
+    """Return the rows with `_typed`: the decoded `_value`, or the reason why it is bad.
 
-    The tasks do this with Arrow. `mapInArrow` is in every Spark 4; a UDF of Arrow is not in 4.0.
+    `mapInArrow` is in every Spark 4; a UDF of Arrow is not in 4.0.
     """
     from pyspark.sql.pandas.types import from_arrow_type
     from pyspark.sql.types import StructField, StructType
@@ -264,9 +255,6 @@ def _decoded(rows: DataFrame, schema: Mapping[str, Any]) -> DataFrame:
             yield pa.RecordBatch.from_arrays(columns, names=[*batch.schema.names, "_typed"])
 
     return rows.mapInArrow(decoded, StructType([*rows.schema.fields, typed]))
-
-
-# ---------------------------------------------------------------------- the folder
 
 
 def _begin(run: Run, options: ExportOptions, checkpoint: str) -> None:

@@ -1,7 +1,6 @@
 """Files as Spark sees them, through Hadoop: local, HDFS, S3.
 
-A path that is certainly local is checked without Hadoop: a wrong path is reported before Spark
-starts.
+A certainly local path is checked without Hadoop: an error is reported before Spark starts.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _PATTERN = frozenset("*?[]{}\\")
 
 
 class File(NamedTuple):
-    """A file; size and time of change tell whether it was rewritten."""
+    """Size and time of change tell whether it was rewritten."""
 
     path: str
     bytes: int
@@ -31,7 +30,7 @@ class File(NamedTuple):
 
 
 def find_files(spark: SparkSession, path: str) -> list[File]:
-    """Return the file, all files below the folder, or all files that match the pattern; sorted.
+    """Return the files at or below the path, or that match the pattern; sorted.
 
     As everywhere in Spark, names that begin with `_` or `.` are skipped.
     """
@@ -60,7 +59,6 @@ def missing(run: Run, paths: Iterable[str]) -> str | None:
 
 
 def exists(run: Run, path: str) -> bool:
-    """Return whether there is a file or folder."""
     if (here := local(run, path)) is not None:
         return here.exists()
     system, found = _path(run.spark, path)
@@ -68,7 +66,6 @@ def exists(run: Run, path: str) -> bool:
 
 
 def listing(run: Run, path: str) -> list[str]:
-    """Return the names in a folder."""
     if (here := local(run, path)) is not None:
         return [one.name for one in here.iterdir()]
     system, found = _path(run.spark, path)
@@ -76,7 +73,6 @@ def listing(run: Run, path: str) -> list[str]:
 
 
 def read_text(run: Run, path: str) -> str:
-    """Read a small text file."""
     if (here := local(run, path)) is not None:
         return here.read_text()
     system, found = _path(run.spark, path)
@@ -89,7 +85,6 @@ def read_text(run: Run, path: str) -> str:
 
 
 def write_text(spark: SparkSession, path: str, text: str) -> None:
-    """Write a small text file, replacing an existing file."""
     system, found = _path(spark, path)
     out = system.create(found, True)
     try:

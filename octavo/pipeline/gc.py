@@ -1,11 +1,8 @@
-"""The job `gc`: deletes ledgers left behind by tasks of the Spark sink and of compactions.
+"""The job `gc`: delete ledgers that tasks of the Spark sink and compactions left behind.
 
-A task that died, or that lost to another attempt of the same task, leaves private ledgers that no
-commit will ever name. Their metadata tells what they are. They are deleted through the broker,
-which keeps every ledger that a partition has; a later commit of a deleted ledger is refused
-(octavo/spark/orphans.py). So the grace period is only there to spare running work. Also deleted:
-ledgers of compactions that no record names, and ledgers of views replaced long ago
-(compact_orphans.py). This job needs no Spark session.
+Their metadata tells what they are. The broker deletes them and keeps every ledger that a partition
+has; a later commit of a deleted ledger is refused (spark/orphans.py), so the grace period only
+spares running work. Needs no Spark session.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ from octavo.spark.orphans import Orphans, collect_orphans
 
 
 def gc(service: str, say: Callable[[str], None], *, grace_ms: int, dry_run: bool) -> Outcome:
-    """Run the job. Raises `SinkFailed`, and errors of the cluster."""
+    """Raises `SinkFailed`, and errors of the cluster."""
     outcome = Outcome("gc")
     found: list[Orphans] = []
     compacted: list[Leftover] = []

@@ -1,9 +1,8 @@
-"""The job `ingest`: writes files into a topic, each file exactly once.
+"""The job `ingest`: write files into a topic, each file exactly once.
 
-Every file is a separate bulk load: all of its rows are added, or none. The bulk load's id is made
-from the topic, the file's path, size and time of change, and the options that shape its rows. So
-the job can be killed and run again; to ingest new files of a folder, run it again. With `--id` all
-files are a single bulk load of that name, whatever they hold.
+Every file is a bulk load: all of its rows are added, or none. Its id is made from the topic, the
+file's path, size and time of change, and the options that shape its rows; so the job can be run
+again. With `--id` all files are a single bulk load of that name, whatever they hold.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class IngestOptions:
-    """`bulk_load`: a single name for all files, instead of a name for each file."""
+    """`bulk_load`: a single name for all files."""
 
     paths: tuple[str, ...]
     topic: str
@@ -65,7 +64,7 @@ class IngestOptions:
 
 
 def ingest(run: Run, options: IngestOptions) -> Outcome:
-    """Run the job. Raises `BadUsage`, and Spark's own errors."""
+    """Raises `BadUsage`, and Spark's own errors."""
     topic, _ = target_settings(run.service, options.topic)
     files = _files(run, options.paths)
     named = options.bulk_load
@@ -106,9 +105,6 @@ def _id(topic: str, file: File, shape: Shape) -> str:
     return id_of("ingest", topic=topic, file=file, shape=asdict(shape))
 
 
-# ---------------------------------------------------------------------- files
-
-
 def _files(run: Run, paths: tuple[str, ...]) -> list[File]:
     found: dict[File, None] = {}
     if (gone := missing(run, paths)) is not None:
@@ -140,9 +136,6 @@ def _rows(run: Run, files: list[File], shape: Shape) -> DataFrame:
     if shape.schema is not None:
         reader = reader.schema(shape.schema)
     return reader.load([one.path for one in files])
-
-
-# ---------------------------------------------------------------------- messages
 
 
 def _messages(run: Run, files: list[File], shape: Shape) -> DataFrame:

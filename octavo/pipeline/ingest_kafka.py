@@ -1,11 +1,8 @@
-"""The job `ingest-kafka`: copies Kafka topics into Octavo topics, each message exactly once.
+"""The job `ingest-kafka`: copy Kafka topics into Octavo topics, each message exactly once.
 
-A streaming query reads with Spark's own Kafka connector (to be given with `spark.jars.packages`)
-and writes with the exactly-once sink. The checkpoint holds the position and the query's id, by
-which the sink recognises repeated batches. A job that died is started again with the same
-checkpoint, and no message is lost or doubled. Key, value, headers and timestamp are kept, and the
-partition too if the target has as many partitions as the source. Reads as Kafka's `read_committed`
-consumers do.
+The checkpoint holds the position and the query's id, by which the sink recognises repeated batches:
+a job that died is started again with it. Key, value, headers and timestamp are kept, and the
+partition if the counts are equal. Reads as Kafka's `read_committed` consumers do.
 """
 
 from __future__ import annotations
@@ -32,11 +29,11 @@ _NEEDED = {"kafka.isolation.level": "read_committed", "includeHeaders": "true"}
 
 @dataclass(frozen=True)
 class KafkaOptions:
-    """`topic` None: each topic goes to the topic of the same name. Without `every_s`, copy what is
-    there now and end.
+    """`topic` None: each goes to the topic of the same name. No `every_s`: copy what is there and
+    end.
 
-    `start` is `earliest`, `latest` or Kafka's JSON; it is used only with a new checkpoint.
-    `settings` go to Kafka's client (`kafka.…`) and to the connector.
+    `start`: `earliest`, `latest` or Kafka's JSON, for a new checkpoint. `settings` go to Kafka's
+    client (`kafka.…`) and to the connector.
     """
 
     sources: tuple[str, ...]
@@ -51,7 +48,7 @@ class KafkaOptions:
 
 
 def ingest_kafka(run: Run, options: KafkaOptions) -> Outcome:
-    """Run the job. Raises `BadUsage`, `SparkMissing` without the connector, and Spark's errors."""
+    """Raises `BadUsage`, `SparkMissing` without the connector, and Spark's errors."""
     targets = {}
     counts = {}
     for source in options.sources:
@@ -96,8 +93,7 @@ def ingest_kafka(run: Run, options: KafkaOptions) -> Outcome:
 def messages(rows: DataFrame, targets: Mapping[str, str], same: tuple[str, ...]) -> DataFrame:
     """Return the sink's columns for rows of the Kafka connector.
 
-    `targets`: the target of each Kafka topic. Messages of topics in `same` keep their partition. A
-    message without a time gets the time at which it is written.
+    `targets`: the target of each Kafka topic. Messages of topics in `same` keep their partition.
     """
     from pyspark.sql import functions as f
 
@@ -114,7 +110,7 @@ def messages(rows: DataFrame, targets: Mapping[str, str], same: tuple[str, ...])
 
 
 def kafka_partitions(run: Run, options: KafkaOptions) -> dict[str, int]:
-    """Return each topic's partition count in Kafka. Raises `BadUsage` if Kafka does not tell."""
+    """Return each topic's partition count. Raises `BadUsage` if Kafka does not tell."""
     from py4j.protocol import Py4JJavaError
 
     jvm: Any = run.spark._jvm
@@ -148,7 +144,7 @@ def _given(options: KafkaOptions) -> dict[str, str]:
 
 
 def _batch_start(options: KafkaOptions) -> str:
-    """Return the start for a dry run. A batch cannot start at `latest`, so it reads everything."""
+    """A batch cannot start at `latest`: a dry run reads everything."""
     return "earliest" if options.start == "latest" else options.start
 
 
@@ -159,7 +155,7 @@ def copied_once(
     targets: Mapping[str, str],
     progress: Progress,
 ) -> None:
-    """Stream messages into their topics, with the checkpoint; `progress` counts this run's rows.
+    """Stream messages into their topics; `progress` counts this run's rows.
 
     Raises `BadUsage` if the checkpoint belongs to something else.
     """
@@ -175,7 +171,6 @@ def copied_once(
 
 
 def _check_start(text: str) -> None:
-    """Raise `BadUsage` if `text` is not a valid start."""
     if text in ("earliest", "latest"):
         return
     try:
@@ -193,7 +188,7 @@ def _note(options: KafkaOptions, targets: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _is_new(run: Run, options: KafkaOptions, targets: Mapping[str, str]) -> bool:
-    """Return whether the checkpoint is new. Raises `BadUsage` if it belongs to something else."""
+    """Raises `BadUsage` if the checkpoint belongs to something else."""
     note, mine = _note(options, targets)
     if exists(run, note):
         said = json.loads(read_text(run, note))

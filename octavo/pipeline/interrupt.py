@@ -1,8 +1,7 @@
-"""Stops a job on SIGINT (Ctrl-C) or SIGTERM.
+"""Stop a job on SIGINT (Ctrl-C) or SIGTERM.
 
-The job ends where it is, reports how far it has come, and exits as a shell expects (130 or 143),
-never with the code of a finished job. Every job can be stopped anywhere and run again. Spark sets
-its own SIGINT handler, so this module's handler is set again after Spark has started.
+It reports how far it has come, and exits with 130 or 143. Spark sets its own SIGINT handler, so
+this one is set again after Spark has started.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class Interrupted(KeyboardInterrupt):
     """A signal has ended the job. `outcome`: the results so far, if there are any.
 
-    It is a `KeyboardInterrupt` because Py4J and asyncio clean up on that exception.
+    A `KeyboardInterrupt`, because Py4J and asyncio clean up on that exception.
     """
 
     def __init__(self, number: int) -> None:
@@ -32,16 +31,14 @@ class Interrupted(KeyboardInterrupt):
         self.outcome: Outcome | None = None
 
     def ended(self, job: str) -> Outcome:
-        """Return the outcome of the interrupted job."""
         outcome = self.outcome or Outcome(job)
         outcome.interrupted = self.signal
         return outcome
 
 
 class Signals:
-    """Within this context both signals raise `Interrupted`; on exit the old handlers return.
-
-    Only the main thread can set handlers. A job in another thread is not interrupted.
+    """Within this context both signals raise `Interrupted`. Only the main thread can set
+    handlers.
     """
 
     def __init__(self) -> None:
@@ -58,7 +55,7 @@ class Signals:
         logging.disable(self._logging)
 
     def set(self) -> None:
-        """Set the handlers; also again, after another library has replaced them."""
+        """Also again, after another library has replaced the handlers."""
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
                 handler = signal.signal(number, _interrupt)
@@ -72,8 +69,7 @@ def _interrupt(number: int, _: FrameType | None) -> NoReturn:
 
 @contextlib.contextmanager
 def told(outcome: Outcome, how_far: Callable[[], None]) -> Iterator[None]:
-    """Run steps of a job. `how_far` writes their results into the outcome, however they end; an
-    `Interrupted` carries the outcome along."""
+    """Run steps of a job. `how_far` writes their results into the outcome, however they end."""
     try:
         yield
     except Interrupted as stop:

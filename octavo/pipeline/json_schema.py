@@ -1,13 +1,12 @@
-"""A JSON Schema as typed columns: checks a message's value and turns it into a row.
+"""A JSON Schema as typed columns: check a message's value and turn it into a row.
 
-Supports the part of JSON Schema (draft 2020-12) that fits a table: objects with named properties,
-arrays, strings, numbers, dates, and constraints on each. Any other keyword is refused, never
-ignored. Values are checked strictly: "7" is not an integer. The columns have Arrow's types.
+Supports the part of draft 2020-12 that fits a table; any other keyword is refused. Values are
+checked strictly: "7" is not an integer. The columns have Arrow's types.
 
     string            string; format date-time: timestamp, date: date
     integer, number   long, double
     boolean           boolean
-    object            struct of its properties; a property that is not required may be absent: null
+    object            struct of its properties; one that is not required may be absent: null
     array             array
     ["T", "null"]     the same as T, and null
     {}                any value, as its JSON text
@@ -45,7 +44,7 @@ _DEPTH_MAX = 32
 
 
 class BadSchema(OctavoError):
-    """The schema cannot become columns. The message says where and why."""
+    """The message says where and why."""
 
     name = "bad-schema"
 
@@ -63,7 +62,7 @@ Decode = Callable[[bytes | None], tuple[dict[str, Any] | None, str | None]]
 
 
 def columns_of(schema: Mapping[str, Any]) -> pa.StructType:
-    """Return the columns of messages that match `schema`. Raises `BadSchema`."""
+    """Raises `BadSchema`."""
     if schema.get("type") != "object" or not schema.get("properties"):
         raise BadSchema('a message schema must be {"type": "object", "properties": {…}}')
     column = kind_of(schema).column
@@ -73,13 +72,12 @@ def columns_of(schema: Mapping[str, Any]) -> pa.StructType:
 
 
 def kind_of(schema: Mapping[str, Any]) -> Kind:
-    """Return the types of messages that match `schema`. Raises `BadSchema`."""
+    """Raises `BadSchema`."""
     return _kind(schema, "$", 0)
 
 
 @functools.lru_cache(maxsize=8)
 def decoder_of(schema_json: str) -> Decode:
-    """Return the decoder of values for this schema, given as JSON text."""
     decoder = msgspec.json.Decoder(kind_of(json.loads(schema_json)).checked)
 
     def decode(value: bytes | None) -> tuple[dict[str, Any] | None, str | None]:
@@ -107,9 +105,6 @@ def text_of(value: msgspec.Raw) -> str | None:
     """Return the JSON text of a value; None for null."""
     text = bytes(value)
     return None if text == b"null" else text.decode("utf-8", "backslashreplace")
-
-
-# ---------------------------------------------------------------------- one schema
 
 
 def _kind(schema: Any, where: str, depth: int) -> Kind:

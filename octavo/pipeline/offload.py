@@ -1,4 +1,4 @@
-"""The job `offload`: copies closed ledgers to an object store and later drops them from bookies.
+"""The job `offload`: copy closed ledgers to an object store, and later drop them from bookies.
 
     1. write an intent: which copy of which ledger goes where   no object can be forgotten
     2. the partition's record: copying (uuid)                   only one of two runs can finish
@@ -6,9 +6,8 @@
     4. the partition's record: offloaded (uuid, object)         readers may use it from here on
     5. after a lag, the record: dropped; then the ledger is deleted
 
-If a run dies, the cluster reads as before; the next run finishes, or removes what is left. Copies
-that no record names any more (trimmed ledgers, deleted topics, dead runs) are removed.
-offload_rules.py decides; metadata/offloads.py changes the record.
+If a run dies, the cluster reads as before; the next run finishes, or removes what is left, and
+copies that no record names any more.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ class OffloadOptions:
 
 
 def offload(run: Run, options: OffloadOptions) -> Outcome:
-    """Run the job. Raises `JobFailed` if the target cannot be written."""
+    """Raises `JobFailed` if the target cannot be written."""
     return _Offload(run, options).carry_out()
 
 
@@ -140,8 +139,6 @@ class _Offload:
         assert isinstance(found, int)
         return found
 
-    # ------------------------------------------------------------------ planning
-
     async def _plan(self) -> Plan:
         async with connected(self.run.service) as cluster:
             wanted = await cluster.partitions(self.selection)
@@ -151,8 +148,6 @@ class _Offload:
                 for number in numbers
             }
         return planned(records, self.policy, wall_clock_ms())
-
-    # ------------------------------------------------------------------ copies
 
     def _copy(self, wave: list[Job], outcome: Outcome) -> None:
         tasks = asyncio.run(self._begin(wave))
@@ -190,8 +185,6 @@ class _Offload:
                 except (OffloadLost, RecordNotFound) as error:
                     self.run.say(f"not needed any more: {error}")
 
-    # ------------------------------------------------------------------ removal
-
     async def _tidy(self, plan: Plan, outcome: Outcome) -> None:
         async with connected(self.run.service) as cluster:
             for drop in plan.drops:
@@ -221,9 +214,6 @@ def _failure(one: Copied) -> Finding:
 def _key(topic: str, partition: int) -> PartitionKey:
     namespace, _, name = topic.partition("/")
     return namespace, name, partition
-
-
-# ---------------------------------------------------------------------- the steps
 
 
 async def begin(cluster: Cluster, job: Job, to: str, service: str) -> CopyTask:
@@ -262,8 +252,8 @@ async def begin(cluster: Cluster, job: Job, to: str, service: str) -> CopyTask:
 async def finish(cluster: Cluster, one: Copied) -> bool:
     """Do step 4. Returns True when the copy is whole and the record names it.
 
-    Otherwise its objects are removed, also when this raises `OffloadLost` or `RecordNotFound`. The
-    intent stays: an attempt that Spark has given up may still be writing its object.
+    Otherwise its objects are removed, also on `OffloadLost` or `RecordNotFound`. The intent stays:
+    an attempt that Spark has given up may still be writing its object.
     """
     about = one.task.about
     name = _key(about.topic, about.partition)
@@ -325,16 +315,22 @@ async def _check_not_shared(cluster: Cluster, drop: Drop) -> None:
 
 
 async def _remove_copy(topics: TopicStore, uuid: str) -> None:
-    """Remove the objects of a copy that no record names. Its intent stays: the run that makes the
-    copy may be alive, write its object after this, and die before it learns that it lost."""
+    """Remove the objects of a copy that no record names.
+
+    Its intent stays: the run that makes the copy may still write its object, and die before it
+    learns that it lost.
+    """
     with contextlib.suppress(RecordNotFound):
         intent = await topics.read_intent(uuid)
         await asyncio.to_thread(remove_all, intent.folder, {intent.stem})
 
 
 async def remove_orphans(cluster: Cluster, policy: OffloadPolicy) -> int:
-    """Remove the objects of copies that no record names, then the intents that no run can still be
-    writing for, in this order. Returns how many of these copies had objects."""
+    """Remove the objects of copies that no record names, then the intents that no run can still
+    use.
+
+    Returns how many of these copies had objects.
+    """
     topics = cluster.topics
     intents = {}
     for uuid in await topics.list_intents():

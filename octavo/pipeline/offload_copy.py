@@ -1,9 +1,8 @@
-"""Copies a ledger into an object and reads it back: the Spark task of an offload.
+"""Copy a ledger into an object and read it back: the Spark task of an offload.
 
-A copy is whole when the object, opened again, has the same number of entries and the same checksum
-as were read from the bookies, and (on a local file system) has been synced to disk. After an error
-the object is removed if possible. If the task is killed, the intent written before tells the next
-run where to look. Nothing here changes metadata.
+A copy is whole when the object, opened again, has the entries and the checksum that were read from
+the bookies, and is synced to disk. After an error the object is removed; after a kill, the intent
+tells the next run where to look. Changes no metadata.
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ class CopyTask(NamedTuple):
     service: str
     bytes_per_s: float | None
     appended: Appended | None = None
-    """The ledger's append times, if it has any: the object's columns show these times."""
+    """The ledger's append times, which the object's columns show."""
 
 
 class Copied(NamedTuple):
-    """The result of a copy: a whole object, or `failed` with the reason."""
+    """A whole object, or `failed` with the reason."""
 
     task: CopyTask
     url: str
@@ -62,12 +61,11 @@ def stem_of(ledger_id: int, uuid: str) -> str:
 
 
 def copy_in_task(task: CopyTask) -> Copied:
-    """Run `copy` in a Spark task."""
     return asyncio.run(copy(task))
 
 
 async def copy(task: CopyTask) -> Copied:
-    """Copy a ledger. Errors of this ledger are returned, not raised: others continue."""
+    """Errors of this ledger are returned, not raised: others continue."""
     # Each attempt has its own name: an attempt that Spark gave up may still be writing.
     url = joined(task.folder, f"{task.stem}-{secrets.token_hex(4)}.parquet")
     try:
@@ -91,10 +89,8 @@ async def _copy(task: CopyTask, url: str) -> tuple[Written, str]:
 
 
 async def _write(cluster: Cluster, task: CopyTask, url: str) -> tuple[Written, str]:
-    """Write the object.
-
-    Engines could not read encrypted messages, so the object of an encrypted ledger has the entries
-    as they are stored. They are opened only to fill the columns with offsets and times.
+    """Write the object. Encrypted entries are stored as they are: engines could not read them. They
+    are opened only to fill the columns with offsets and times.
     """
     reader = await cluster.ledgers.open(task.about.ledger_id, as_stored=True)
     opening = opening_of(reader.metadata, cluster.ledgers.keys)
@@ -138,8 +134,7 @@ async def verify(about: About, url: str, written: Written) -> None:
 
 @contextlib.contextmanager
 def writing(url: str, files: Any, path: str) -> Any:
-    """Open a new object. On exit it is synced to disk, with its folder. Raises
-    `OffloadUnavailable`."""
+    """Open a new object; at the end sync it and its folder. Raises `OffloadUnavailable`."""
     try:
         files.create_dir(os.path.dirname(path), recursive=True)
         with files.open_output_stream(path) as file:
@@ -152,7 +147,7 @@ def writing(url: str, files: Any, path: str) -> Any:
 
 
 def _sync(path: str) -> None:
-    """Sync: bookies delete their copies for this object, so it must survive a power failure."""
+    """Bookies delete their copies for this object, so it must survive a power failure."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -161,7 +156,6 @@ def _sync(path: str) -> None:
 
 
 def remove(url: str) -> None:
-    """Delete an object; it may be gone already."""
     files, path = file_system(url)
     with contextlib.suppress(FileNotFoundError):
         files.delete_file(path)

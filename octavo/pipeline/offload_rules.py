@@ -1,4 +1,4 @@
-"""Decides what an offload does with each ledger, from records and the time alone. Pure."""
+"""Decide what an offload does with each ledger, from records and the time alone. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from octavo.metadata.offloads import COPYING, DROPPED, OFFLOADED
 from octavo.metadata.topics import OffloadIntent, PartitionLedger, PartitionRecord
 
 OFFLOADS_MAX = 1_500
-"""The most copies of a partition: each takes some 250 bytes of its record, which holds 1 MB."""
+"""Each takes some 250 bytes of a partition's record, which holds 1 MB."""
 
 _USUAL_BYTES = 200
 """A copy counts once more for each such length of its wrapped data key, for the room in the
-record."""
+record.
+"""
 
 PartitionKey = tuple[str, str, int]
 """Namespace, topic, partition."""
@@ -25,10 +26,9 @@ class OffloadPolicy:
     """Selects ledgers. Times are in milliseconds; `bytes_min` is a ledger's payload size.
 
     `age_ms` counts from a ledger's close. `drop_lag_ms` counts from when the copy was found whole;
-    None: bookies keep their copies. For a copy that no record names, counted from its beginning:
-    the objects are removed after `grace_ms`, the intent after `forget_ms`. `forget_ms` must be
-    longer than any copy takes: a run that was thought dead may write its object so late, and die
-    before it removes the object.
+    None: bookies keep their copies. Of a copy that no record names, `grace_ms` after its beginning
+    the objects are removed, `forget_ms` after it the intent: longer than any copy takes, as a run
+    that was thought dead may write its object so late.
     """
 
     age_ms: int = 0
@@ -47,8 +47,6 @@ class Job(NamedTuple):
 
 
 class Drop(NamedTuple):
-    """A ledger to delete from the bookies."""
-
     name: PartitionKey
     ledger_id: int
     uuid: str
@@ -71,7 +69,7 @@ class Plan:
 def planned(
     records: Mapping[PartitionKey, PartitionRecord], policy: OffloadPolicy, now_ms: int
 ) -> Plan:
-    """Plan the work. Open ledgers and empty ledgers are never touched."""
+    """Open ledgers and empty ledgers are never touched."""
     copies: list[Job] = []
     drops: list[Drop] = []
     full: list[PartitionKey] = []

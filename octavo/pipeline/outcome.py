@@ -2,9 +2,8 @@
 
     0 ok · 1 findings · 2 usage · 3 failed · 130 interrupted (SIGINT) · 143 terminated (SIGTERM)
 
-"Findings": the job did its work, and something about the data is wrong. "Failed": it could not do
-its work, which says nothing about the data. A job stopped by a signal exits with the signal's code,
-whatever it has found by then.
+"Findings": something about the data is wrong. "Failed": the job could not do its work, which says
+nothing about the data.
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ SHOWN_MAX = 100
 
 
 class Exit(enum.IntEnum):
-    """Exit codes of every job."""
-
     OK = 0
     FINDINGS = 1
     USAGE = 2
@@ -32,7 +29,7 @@ class Exit(enum.IntEnum):
 
 
 class Finding(NamedTuple):
-    """Something that is wrong: which promise is broken, where, and what was found."""
+    """Which promise is broken, where, and what was found."""
 
     kind: str
     where: str
@@ -41,7 +38,7 @@ class Finding(NamedTuple):
 
 @dataclass
 class Outcome:
-    """The end of a job. Names in `summary` include their unit; values can be JSON."""
+    """Names in `summary` include their unit; values can be JSON."""
 
     job: str
     summary: dict[str, Any] = field(default_factory=dict)
@@ -61,13 +58,11 @@ class Outcome:
 
     @property
     def exit(self) -> Exit:
-        """The exit code."""
         if self.interrupted:
             return Exit(128 + self.interrupted)
         return Exit.FINDINGS if any(self.counts.values()) else Exit.OK
 
     def plain(self) -> dict[str, Any]:
-        """Return the outcome for `--json`."""
         return {
             "job": self.job,
             "result": self.exit.name.lower(),

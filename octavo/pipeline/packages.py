@@ -1,8 +1,4 @@
-"""Connectors that Spark does not include: Maven packages that the user has to give.
-
-A job checks for them before it starts, so that the error is one line, with the name and version to
-give.
-"""
+"""Connectors that Spark does not include: Maven packages that the user has to give."""
 
 from __future__ import annotations
 
@@ -16,13 +12,14 @@ if TYPE_CHECKING:
 
 
 class Package(NamedTuple):
-    """A connector: what it does, a class to look for, and its Maven coordinates."""
+    """What it does, a class to look for, and its Maven coordinates."""
 
     what: str
     known_by: str
     newest: Mapping[str, str]
-    """The newest published coordinates for each Spark, `4.0` to `4.3`; `{scala}` stands for the
-    version of Scala. A Spark that is missing has none."""
+    """The newest coordinates for each Spark, `4.0` to `4.3`; `{scala}` is Scala's version. A Spark
+    without a package is missing.
+    """
 
 
 KAFKA = Package(
@@ -44,7 +41,6 @@ def needed(spark: SparkSession, package: Package) -> None:
 
 
 def missing(package: Package, spark: str, scala: str) -> str:
-    """Return the error message, with the versions of the session."""
     minor = ".".join(spark.split(".")[:2])
     if minor not in package.newest:
         known = sorted(package.newest, key=lambda one: [int(part) for part in one.split(".")])
@@ -62,7 +58,6 @@ def missing(package: Package, spark: str, scala: str) -> str:
 
 
 def is_there(spark: SparkSession, name: str) -> bool:
-    """Return whether Spark finds this class."""
     from py4j.protocol import Py4JJavaError
 
     jvm: Any = spark._jvm

@@ -1,10 +1,9 @@
-"""Micro-batches without Spark's streaming: ranges of offsets, one after another, each noted first.
+"""Micro-batches without Spark's streaming: ranges of offsets, each noted before it is read.
 
-Spark 4.0 and 4.1 pass no limits to a source, so a stream of theirs reads a whole topic in a single
-micro-batch. On these, `export` reads ranges of a bounded size as batch queries. The checkpoint has
-the form of Spark's own: `offsets/N` says what batch N reads, before it is read; `commits/N` says
-that it is done. So after an upgrade Spark's streaming continues where this has stopped, and
-the reverse. A batch that was begun and not done is read again, with the same offsets.
+Spark 4.0 and 4.1 pass no limits to a source: a stream would read a whole topic in one micro-batch.
+On these, `export` reads ranges as batch queries. The checkpoint has Spark's own form (`offsets/N`:
+what batch N reads; `commits/N`: it is done), so either may continue after an upgrade. A batch that
+was begun and not done is read again, with the same offsets.
 """
 
 from __future__ import annotations
@@ -68,7 +67,6 @@ class Checkpoint:
         return found
 
     def begin(self, number: int, end: Mapping[str, Any]) -> None:
-        """Note at which offsets the batch ends."""
         if number == 0 and not exists(self._run, f"{self._path}/metadata"):
             self._write("metadata", json.dumps({"id": str(uuid.uuid4())}))
         about = {"batchWatermarkMs": 0, "batchTimestampMs": int(time.time() * 1000), "conf": {}}
@@ -76,7 +74,6 @@ class Checkpoint:
         self._write(f"{_OFFSETS}/{number}", text)
 
     def done(self, number: int) -> None:
-        """Note that all rows of the batch are written."""
         self._write(f"{_COMMITS}/{number}", f'{_FORM}\n{{"nextBatchWatermarkMs":0}}')
 
     def _write(self, name: str, text: str) -> None:

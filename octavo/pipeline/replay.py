@@ -1,9 +1,8 @@
-"""The job `replay`: copies a range of a topic into another topic, once.
+"""The job `replay`: copy a range of a topic into another topic, once.
 
-The range is fixed when the job begins and is a single bulk load: all messages are added, or none.
-Its id is made from source, range, filter and target, or given with `--id`. Keys, headers and
-timestamps are kept, and the order within each source partition too. A large message is copied with
-its body, piece by piece, by its task (spark/sink_ledgers.py).
+The range is fixed when the job begins and is a single bulk load: all or none. Its id is made from
+source, range, filter and target, or given with `--id`. Keys, headers, timestamps and the order
+within each source partition are kept.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class ReplayOptions:
 
 
 def replay(run: Run, options: ReplayOptions) -> Outcome:
-    """Run the job. Raises `BadUsage`, `InvalidOption`, and Spark's own errors."""
+    """Raises `BadUsage`, `InvalidOption`, and Spark's own errors."""
     target, settings = target_settings(run.service, options.target)
     given = {"service": run.service, "subscribe": options.source, **options.bounds}
     asked = source_options(given, streaming=False)
@@ -110,8 +109,9 @@ def _rows(run: Run, options: ReplayOptions, start: Offsets, end: Offsets) -> Dat
 
 
 async def _range(service: str, options: SourceOptions) -> tuple[Offsets, Offsets, int]:
-    """Return the start and end offset of each partition, which a repeated job gets again, and the
-    number of messages."""
+    """Return start and end offset of each partition, the same in a repeated job, and the number of
+    messages.
+    """
     async with connected(service) as cluster:
         views = await views_of(cluster, await cluster.partitions(options.selection))
         start, end = await range_of(cluster, views, options)

@@ -1,9 +1,7 @@
 """The job `report`: messages and bytes of topics by day, key and size, and what retention removes.
 
-Spark counts every message. The sizes and ages of ledgers come from the partitions' records. The
-result is a folder: `report.html` for people (a single file, pictures included, no network),
-`report.json`, and `volume`, `hot_keys`, `sizes` as Parquet. It needs a new folder, or `overwrite`
-to replace the last report. The job changes nothing in the cluster.
+Spark counts every message; sizes and ages of ledgers come from the partitions' records. The result
+is a folder: `report.html` (one file, pictures included), `report.json`, and Parquet.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ HTML, JSON = "report.html", "report.json"
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """The options of a report. `keys`: how many of each topic's hottest keys to list."""
+    """`keys`: how many of each topic's hottest keys to list."""
 
     selection: Selection
     out: Path
@@ -58,7 +56,7 @@ class Stored:
 
 
 def report(run: Run, options: ReportOptions) -> Outcome:
-    """Run the job. Raises `BadUsage`, `InvalidOption`."""
+    """Raises `BadUsage`, `InvalidOption`."""
     if (options.out / JSON).exists() and not options.overwrite:
         raise BadUsage(f"{options.out} holds a report: choose a new folder, or give --overwrite")
     looked = look(run.service, options.selection)
@@ -90,13 +88,9 @@ def report(run: Run, options: ReportOptions) -> Outcome:
     return outcome
 
 
-# ---------------------------------------------------------------------- records, pure
-
-
 def stored_of(
     topic: str, records: Iterable[PartitionRecord], settings: TopicSettings, now_ms: int
 ) -> Stored:
-    """Sum up a topic's ledgers, and the ledgers that retention may remove."""
     every = list(records)
     expired = [link for record in every for link in expired_links(record, settings, now_ms)]
     size = sum(link.bytes for record in every for link in record.ledgers)
@@ -116,7 +110,7 @@ def stored_of(
 def expired_links(
     record: PartitionRecord, settings: TopicSettings, now_ms: int
 ) -> list[PartitionLedger]:
-    """Return the ledgers that the owner may trim now, by its own rules, subscriptions ignored.
+    """Return the ledgers that the owner may trim now, subscriptions ignored.
 
     Empty for a chain with holes: no owner would open such a partition.
     """
@@ -126,9 +120,6 @@ def expired_links(
     ledger_list = LedgerList(record.ledgers, record.trimmed_offset)
     kept = policy.trimming(ledger_list, now_ms).segments
     return list(record.ledgers[: len(record.ledgers) - len(kept)])
-
-
-# ---------------------------------------------------------------------- messages, in Spark
 
 
 def _tables(run: Run, seen: list[View], keys: int) -> dict[str, Any]:
@@ -189,9 +180,6 @@ def _rows(table: DataFrame) -> list[dict[str, Any]]:
             plain["day"] = plain["day"].isoformat()
         found.append(plain)
     return found
-
-
-# ---------------------------------------------------------------------- files
 
 
 def _write(run: Run, out: Path, whole: dict[str, Any]) -> None:

@@ -1,7 +1,4 @@
-"""The HTML page of `report`: tables and pictures in a single file that needs no network. Pure.
-
-matplotlib draws the pictures as SVG, which is embedded in the page.
-"""
+"""The HTML page of `report`: tables, and pictures by matplotlib as SVG, in a single file. Pure."""
 
 from __future__ import annotations
 
@@ -19,12 +16,11 @@ td:first-child, th:first-child { text-align: left; } tr:nth-child(even) { backgr
 svg { max-width: 100%; height: auto; }
 """
 _TOPICS_DRAWN_MAX = 10
-"""More lines in a picture cannot be distinguished; the smaller topics are added up."""
+"""More lines cannot be distinguished; the smaller topics are added up."""
 _REST = "all others"
 
 
 def page(whole: dict[str, Any]) -> str:
-    """Return the whole report as HTML."""
     made = datetime.fromtimestamp(whole["made_ms"] / 1000, UTC).isoformat(" ", "seconds")
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8><title>Octavo: topics</title>",
@@ -64,9 +60,6 @@ def _cell(value: Any) -> str:
     return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 
-# ---------------------------------------------------------------------- pictures
-
-
 def by_topic(
     rows: Iterable[dict[str, Any]], at: str, value: str
 ) -> tuple[list[Any], dict[str, list[int]]]:
@@ -103,7 +96,6 @@ def _binary(count: int) -> str:
 
 
 def _bars(places: list[Any], found: dict[str, list[int]], unit: str) -> str:
-    """Draw a bar at each place, with the topics stacked."""
     figure, axes = _figure(6.0)
     below = [0] * len(places)
     texts = [str(place) for place in places]

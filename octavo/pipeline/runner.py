@@ -1,8 +1,7 @@
-"""Runs a job to its end: the Spark session, progress, time taken, and errors as a single line.
+"""Run a job to its end: the Spark session, progress, and errors as a single line.
 
-A job is a function of a `Run` that returns an `Outcome`. It checks first what needs no Spark: Spark
-starts at its first use and takes seconds. An error inside Spark arrives as pages of Java and Python
-stack traces; `cause_in` finds the line that matters.
+A job is a function of a `Run` that returns an `Outcome`. It checks first what needs no Spark, which
+takes seconds to start.
 """
 
 from __future__ import annotations
@@ -37,8 +36,6 @@ _OURS = re.compile(r"^(?:[\w.]+\.)?(\w+): (.+)$")
 
 
 class BadUsage(OctavoError):
-    """An argument of a job is invalid."""
-
     name = "bad-usage"
 
 
@@ -67,7 +64,7 @@ class Run:
 
     @functools.cached_property
     def spark(self) -> SparkSession:
-        """The session, started at its first use. Raises `SparkMissing`."""
+        """Started at its first use. Raises `SparkMissing`."""
         found = self._held.enter_context(session(self._job, self.options))
         self._signals.set()
         return found
@@ -100,7 +97,7 @@ def run_job(
     say: Callable[[str], None],
     options: SparkOptions | None = None,
 ) -> Outcome:
-    """Run a job. Raises the errors in `USAGE`, `SparkMissing`, `JobFailed`, and the cluster's."""
+    """Raises the errors in `USAGE`, `SparkMissing`, `JobFailed`, and the cluster's."""
     started = time.monotonic()
     outcome = Run(job, service, say, options or SparkOptions()).carry_out(work)
     outcome.summary["took_s"] = round(time.monotonic() - started, 1)
@@ -129,9 +126,6 @@ def cause_in(said: str) -> tuple[str, str]:
     return found or ("", first)
 
 
-# ---------------------------------------------------------------------- topics
-
-
 def selection_of(topics: str | None, *, every: bool = False) -> Selection:
     """Parse names separated by commas, or select all. Raises `BadUsage`, `InvalidCall`."""
     if every == bool(topics):
@@ -158,8 +152,6 @@ def look(service: str, selection: Selection) -> list[tuple[View, PartitionRecord
 
 
 def topic_settings(service: str, topics: list[str]) -> dict[str, TopicSettings]:
-    """Return the settings of these topics."""
-
     async def read() -> dict[str, TopicSettings]:
         async with connected(service) as cluster:
             store = TopicStore(cluster.store)
@@ -200,8 +192,10 @@ def frame_between(
     *,
     source: str = "octavo",
 ) -> DataFrame:
-    """As `frame_of`, with offsets as `to_json` writes them: they may name the incarnations that
-    they belong to. A partition that is only in `end` is read from its first message."""
+    """As `frame_of`, with offsets as `to_json` writes them, perhaps with incarnations.
+
+    A partition that is only in `end` is read from its first message.
+    """
     parts: dict[str, list[int]] = {}
     for topic, partition in sorted(from_json(end)):
         parts.setdefault(topic, []).append(partition)

@@ -10,7 +10,6 @@ _END = 2**63
 
 
 def runs_in(numbers: Iterable[int]) -> list[Run]:
-    """Return ascending numbers as runs."""
     found: list[Run] = []
     for number in numbers:
         if found and found[-1][1] == number - 1:
@@ -21,7 +20,6 @@ def runs_in(numbers: Iterable[int]) -> list[Run]:
 
 
 def without(wanted: list[Run], held: list[Run]) -> list[Run]:
-    """Return the numbers of `wanted` that are not in `held`."""
     missing: list[Run] = []
     for first, last in wanted:
         at = max(0, bisect_right(held, (first, _END)) - 1)
@@ -38,18 +36,15 @@ def without(wanted: list[Run], held: list[Run]) -> list[Run]:
 
 
 def has(runs: list[Run], number: int) -> bool:
-    """Return whether `number` is in any of the runs."""
     at = bisect_right(runs, (number, _END)) - 1
     return at >= 0 and runs[at][1] >= number
 
 
 def count_of(runs: list[Run]) -> int:
-    """Return how many numbers the runs hold."""
     return sum(last - first + 1 for first, last in runs)
 
 
 def numbers_in(runs: list[Run]) -> Iterator[int]:
-    """Yield the numbers in ascending order."""
     for first, last in runs:
         yield from range(first, last + 1)
 

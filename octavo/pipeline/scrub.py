@@ -1,10 +1,8 @@
-"""The job `scrub`: reads every copy of every entry, or of a sample; checks and compares them.
+"""The job `scrub`: read every copy of every entry, or of a sample; check and compare them.
 
-It reports what normal reads would silently work around: a copy that is damaged, missing or
-unreadable, and copies that differ although both digests are right. An entry without any good copy
-is lost, unless a bookie that may have it gave no answer. Open ledgers are read up to their last
-ensemble change. The job changes nothing. A limit in bytes per second keeps it from slowing down the
-brokers' reads.
+It reports what normal reads silently work around: damaged, missing, unreadable or differing copies.
+An entry without any good copy is lost, unless a bookie that may have it gave no answer. Open
+ledgers are read up to their last ensemble change. The job changes nothing.
 """
 
 from __future__ import annotations
@@ -44,7 +42,8 @@ DAMAGED, ABSENT, UNKNOWN = "copy-damaged", "copy-missing", "copy-unknown"
 @dataclass(frozen=True)
 class ScrubOptions:
     """`ledgers` empty: all. `sample`: the share of entries to read, chosen by their ids and
-    `seed`."""
+    `seed`.
+    """
 
     ledgers: tuple[int, ...] = ()
     sample: float = 1.0
@@ -54,7 +53,7 @@ class ScrubOptions:
 
 
 def scrub(run: Run, options: ScrubOptions) -> Outcome:
-    """Run the job. Raises `BadUsage`, `LedgerNotFound`."""
+    """Raises `BadUsage`, `LedgerNotFound`."""
     if not 0 < options.sample <= 1:
         raise BadUsage(f"--sample {options.sample}: give a share above 0 and at most 1")
     outcome = Outcome("scrub")
@@ -90,9 +89,6 @@ def chosen(ledger_id: int, entry_id: int, options: ScrubOptions) -> bool:
         return True
     mark = crc32c(b"%d %d %d" % (options.seed, ledger_id, entry_id))
     return mark < options.sample * 2**32
-
-
-# ---------------------------------------------------------------------- in the tasks
 
 
 async def _work(
@@ -220,7 +216,6 @@ _WORDS = {
 
 
 def judge(metadata: LedgerMetadata, read: dict[int, dict[str, Copy]], findings: Findings) -> None:
-    """Add findings from comparing the copies of some entries. Pure."""
     where = f"ledger {metadata.ledger_id}"
     amiss: dict[tuple[str, str], list[int]] = {}
     for entry_id, copies in sorted(read.items()):

@@ -1,9 +1,4 @@
-"""The Spark session of a job: the session of `spark-submit`, or a new one in this process.
-
-Under `spark-submit`, its arguments give master and settings. Otherwise Spark runs in this process
-(`local[*]`) or on the given master. If something that Spark needs is missing, the error is a single
-line.
-"""
+"""The Spark session of a job: the session of `spark-submit`, or a new one in this process."""
 
 from __future__ import annotations
 
@@ -30,21 +25,20 @@ _VERSION = re.compile(r'version "(\d+)')
 
 
 class SparkMissing(OctavoError):
-    """Spark or something that it needs is missing. The message says what, and how to get it."""
+    """Spark or something that it needs is missing. The message says how to get it."""
 
     name = "spark-missing"
 
 
 @dataclass(frozen=True)
 class SparkOptions:
-    """Where a job runs. `master` None: in this process."""
+    """`master` None: in this process."""
 
     master: str | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
 def check_packages() -> None:
-    """Raise `SparkMissing` if a Python package is missing."""
     for name in ("pyspark", "pyarrow", "pandas"):
         if importlib.util.find_spec(name) is None:
             raise SparkMissing(
@@ -54,7 +48,6 @@ def check_packages() -> None:
 
 
 def check_java() -> None:
-    """Raise `SparkMissing` without a suitable Java."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
     if java is None or not Path(java).exists():

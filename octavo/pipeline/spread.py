@@ -1,7 +1,6 @@
-"""Spreads work on ledgers over Spark tasks.
+"""Spread work on ledgers over Spark tasks.
 
-A task gets some ledgers and a copy of their records (metadata/snapshot_store.py), so it needs no
-metadata store. It returns little: counts, and the first findings of each kind.
+A task gets some ledgers and a copy of their records, so it needs no metadata store.
 """
 
 from __future__ import annotations
@@ -30,8 +29,6 @@ class Part(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The result of a task."""
-
     findings: list[Finding]
     counts: dict[str, int]
     figures: dict[str, int]
@@ -39,8 +36,6 @@ class Found(NamedTuple):
 
 
 class Task(NamedTuple):
-    """The input of a task."""
-
     parts: list[Part]
     records: dict[str, bytes]
     service: str
@@ -127,8 +122,7 @@ def _do(task: Task, work: Work) -> Found:
 
 
 async def current(service: str, ledger_id: int) -> LedgerMetadata | None:
-    """Return the ledger's record as it is now; None if it was deleted. A task that has found a
-    problem asks: retention may have deleted the ledger meanwhile."""
+    """Return the ledger's record as it is now; None if retention has deleted it meanwhile."""
     async with connected(service) as cluster:
         try:
             return await cluster.ledgers.metadata(ledger_id)
@@ -137,20 +131,18 @@ async def current(service: str, ledger_id: int) -> LedgerMetadata | None:
 
 
 class Findings:
-    """Collects findings in a task: counts all, keeps the first of each kind."""
+    """Counts all findings in a task, keeps the first of each kind."""
 
     def __init__(self) -> None:
         self.kept: list[Finding] = []
         self.counts: dict[str, int] = {}
 
     def add(self, kind: str, where: str, what: str, count: int = 1) -> None:
-        """Add a finding about `count` entries."""
         if sum(one.kind == kind for one in self.kept) < SHOWN_MAX:
             self.kept.append(Finding(kind, where, what))
         self.counts[kind] = self.counts.get(kind, 0) + count
 
     def take(self, other: Findings) -> None:
-        """Add all findings of `other`."""
         for one in other.kept:
             self.add(*one, count=0)
         for kind, count in other.counts.items():

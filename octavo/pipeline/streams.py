@@ -1,4 +1,4 @@
-"""Runs a job's streaming query to its end."""
+"""Run a job's streaming query to its end."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ _LOOK_S = 1
 """Spark remembers the progress of only a hundred batches: look often."""
 _STARTS_MAX = 5
 SLOW_START = "Python worker failed to connect back"
-"""What Spark says when a Python process is not ready 10 s after its start. It has no setting for
-that time. On a busy machine a stream's first process, which imports Octavo, may take longer."""
+"""Spark's text when a Python process is not ready after 10 s, as a stream's first may be on a busy
+machine.
+"""
 SLOW_START_HELP = (
     "a Python process of Spark was not ready 10 s after its start, as on a busy machine, or where "
     "each process compiles its modules again (then unset PYTHONDONTWRITEBYTECODE). Run it again; "
@@ -24,10 +25,9 @@ SLOW_START_HELP = (
 def follow(writer: Any, look: Callable[[Any], None], *, every_s: float | None) -> None:
     """Start the query and wait until it ends. `every_s` None: read what is there now, then end.
 
-    `look` is called with the query every second and at the end. A query whose Python process was
-    too slow to start is started again, a few times: it continues at its checkpoint. Raises the
-    query's error, and `Interrupted` once the query has stopped. The interrupted batch is dropped;
-    the next run begins with it.
+    `look` is called every second and at the end. A query whose Python process was too slow to start
+    is started again, a few times. Raises the query's error, and `Interrupted` once it has stopped;
+    the next run begins with the interrupted batch.
     """
     from pyspark.errors import StreamingQueryException
 
@@ -66,7 +66,6 @@ class Progress:
 
     @property
     def rows(self) -> int:
-        """The rows of all finished batches."""
         return sum(self._by_batch.values())
 
     def look(self, query: Any) -> None:

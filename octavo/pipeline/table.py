@@ -1,9 +1,8 @@
 """The job `table`: a topic as an Iceberg table, once or continuously, without Spark.
 
-Each commit adds the messages of a range of offsets together with the offsets after them, so the
-table has each message once, whenever the job was killed. A commit asserts the snapshot that the job
-has read: if another program changed the table, the job reads the position again, and with it the
-messages. The rules are in table_rules.py.
+Each commit adds a range of messages together with the offsets after them, so the table has each
+message once, whenever the job was killed. A commit asserts the snapshot that the job has read: if
+another program changed the table, the job reads the position again. `table_rules` has the rules.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ from octavo.spark.splits import Piece, View, pieces
 from octavo.spark.stored import PieceReader
 
 _INFER_ROWS = 10_000
-"""A schema is inferred from as many messages."""
+"""Messages from which a schema is inferred."""
 _PAUSE_S, _PAUSE_S_MAX = 0.5, 30.0
 """The first and the longest pause after failures in a row."""
 _TRIES_MAX = 5
@@ -66,7 +65,7 @@ _TRIES_MAX = 5
 
 @dataclass(frozen=True)
 class TableOptions:
-    """Options of the job. Sizes in bytes."""
+    """Sizes in bytes."""
 
     topic: str
     place: Place
@@ -74,19 +73,20 @@ class TableOptions:
     infer: bool = False
     """Take the fields of the first messages for the schema, and add fields that come later."""
     bad_rows: str = "suspend"
-    """If a value does not fit the schema, `suspend` ends the job before the commit that would have
-    it, and `skip` leaves the message out."""
+    """A value that does not fit: `suspend` ends the job before its commit, `skip` leaves the
+    message out.
+    """
     keep_value: bool = False
     follow: bool = False
     every_s: float = 30.0
     """While it follows: the time between the beginnings of two commits."""
     rows_max: int = 1_000_000
     bytes_max: int = 256 * 2**20
-    """A commit is complete at either of these bounds; so they bound memory, too."""
+    """A commit is complete at either of these bounds, which also bound memory."""
     fail_on_data_loss: bool = True
     upkeep: Upkeep = field(default_factory=Upkeep)
     upkeep_commits: int = 10
-    """Small files and old snapshots are looked for after as many commits."""
+    """Commits between two looks for small files and old snapshots."""
     as_json: bool = False
     """Progress is one JSON object a line."""
 
@@ -117,7 +117,6 @@ class _Suspended(Exception):
 def place_of(
     topic: TopicName, to: str, catalog: str | None, name: str | None, properties: Mapping[str, str]
 ) -> Place:
-    """Return where the table is. Raises `BadUsage`."""
     if not to and catalog is None:
         raise BadUsage("say where the table is: --to FOLDER, or --catalog with a URL or a name")
     if "://" in to and catalog is None:
@@ -132,14 +131,13 @@ def place_of(
     return Place(to, namespace, last, catalog, properties)
 
 
-def _no_step(_: str) -> None:
-    """Do nothing."""
+def _no_step(_: str) -> None: ...
 
 
 def table(
     service: str, options: TableOptions, say: Callable[[str], None], *, step: Step = _no_step
 ) -> Outcome:
-    """Run the job. Raises `BadUsage`, `BadSchema`, `TableUnusable`, `DataLost`, `JobFailed`.
+    """Raises `BadUsage`, `BadSchema`, `TableUnusable`, `DataLost`, `JobFailed`.
 
     `step` is called before each step that changes the table: for tests.
     """
@@ -176,8 +174,6 @@ def table(
 
 
 class Follower:
-    """Brings a topic's messages into a table, commit by commit."""
-
     def __init__(
         self, service: str, options: TableOptions, say: Callable[[str], None], step: Step
     ) -> None:
@@ -195,12 +191,10 @@ class Follower:
         self._columns: Columns | None = None
         self._schema: Mapping[str, Any] | None = None
         self._infers = options.infer
-        """Whether unknown fields become columns."""
         self._pauses = Backoff(_PAUSE_S, _PAUSE_S_MAX, None)
         self.tally = _Tally()
 
     def close(self) -> None:
-        """End the reading thread."""
         self._thread.stop()
 
     def run(self) -> None:
@@ -243,8 +237,6 @@ class Follower:
         pause = self._pauses.next_s()
         self._say(f"{why}: trying again in {pause:.1f} s")
         time.sleep(pause)
-
-    # ------------------------------------------------------------------ one commit
 
     def commit_next(self) -> bool:
         """Bring the table one commit further; return whether more is waiting already."""
@@ -462,8 +454,9 @@ class Follower:
 
 @contextlib.contextmanager
 def _without_collector() -> Iterator[None]:
-    """Turn the garbage collector off: it goes through all messages again and again, which takes
-    longer than their decoding. A commit's bounds also bound the garbage."""
+    """Turn the garbage collector off: its passes over the messages take longer than their decoding.
+    A commit's bounds also bound the garbage.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:

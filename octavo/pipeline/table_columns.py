@@ -2,9 +2,8 @@
 
     partition, offset, timestamp, timestamp_ms, key, headers, and the value: `value`, or its fields
 
-`timestamp_ms` is null, except for a message whose time is outside the calendar (years 1970 to
-9999): then it has that number, and `timestamp` is null. A field with the name of such a
-column becomes `value_NAME`.
+`timestamp_ms` has the time of a message outside the calendar (years 1970 to 9999), whose
+`timestamp` is null; else it is null. A field with such a name becomes `value_NAME`.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ PLACES = pa.schema(
 VALUE = pa.field("value", pa.binary())
 _MS = pa.timestamp("ms", tz="UTC")
 COLUMNS_MAX = 1_000
-"""The most columns of a table, those inside of structs included."""
+"""Including columns inside of structs."""
 _IS_LARGE = "a large message: its body is not in a column"
 
 
@@ -51,7 +50,7 @@ class Misfit(NamedTuple):
 
 
 class Columns:
-    """The columns of a table. `kind` None: the value is one column of bytes."""
+    """`kind` None: the value is one column of bytes."""
 
     def __init__(self, kind: Kind | None, *, keep_value: bool = False) -> None:
         """Raise `BadSchema` if two fields would be the same column, or there are too many."""
@@ -96,7 +95,6 @@ class Columns:
         return self._decode(value)
 
     def fits(self, value: bytes) -> bool:
-        """Return whether the value can be decoded."""
         try:
             self._decode(value)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -116,7 +114,7 @@ class Columns:
 
 
 def column_name(field: str) -> str:
-    """Return the column of a field. Tables use `.` for fields of structs, and need a name."""
+    """Tables use `.` for fields of structs, and need a name."""
     return field.replace(".", "_") or "value_"
 
 
@@ -153,8 +151,6 @@ def _leaves(kind: pa.DataType) -> int:
 
 
 class Rows:
-    """Collects messages, and makes Arrow batches of them."""
-
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
         self._schema = columns.arrow
@@ -173,12 +169,12 @@ class Rows:
 
     @property
     def pending(self) -> int:
-        """The rows that `take` would return."""
         return len(self._records)
 
     def add(self, batch: StoredBatch, start: int, end: int) -> None:
-        """Add the batch's messages with offsets from `start` to before `end`: a batch may reach
-        beyond the range that was asked for, on both sides."""
+        """Add the batch's messages from `start` to before `end`: it may reach beyond on both
+        sides.
+        """
         offsets, records = batch.numbered()
         first, last = bisect_left(offsets, start), bisect_left(offsets, end)
         offsets, records = offsets[first:last], records[first:last]
@@ -210,7 +206,6 @@ class Rows:
         return offsets, records
 
     def take(self) -> pa.RecordBatch:
-        """Return the collected messages, and forget them."""
         records = self._records
         times = [one.timestamp for one in records]
         odd = [None if 0 <= time <= TIMESTAMP_MS_MAX else time for time in times]
@@ -251,7 +246,6 @@ def is_large(record: Any) -> bool:
 
 
 def columns_of_schema(schema: Mapping[str, Any] | None, *, keep_value: bool = False) -> Columns:
-    """Return the columns of messages with this JSON Schema; None: values as bytes."""
     if schema is None:
         return Columns(None)
     kind = kind_of(schema)

@@ -1,8 +1,7 @@
 """An Iceberg table by PyIceberg: position, commits, joins of small files, expiry.
 
-Every commit asserts the snapshot that it was made for, and is tried once. PyIceberg's own retries
-would put the same messages on top of another process's commit, so they are not used: after a
-conflict the caller reads the table's position again (table.py).
+Every commit asserts the snapshot that it was made for, and is tried once: PyIceberg's own retries
+would put the same messages on top of another process's commit.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _PROPERTIES = {
     "write.metadata.previous-versions-max": "20",
 }
 Step = Callable[[str], None]
-"""Is called before each step that changes the table, with the step's name."""
+"""Called with the step's name before each step that changes the table."""
 
 
 class TableTaken(OctavoError):
@@ -62,15 +61,14 @@ class Conflict(OctavoError):
 
 @dataclass(frozen=True)
 class Place:
-    """Where a table is."""
-
     to: str
     """The folder or the object store's URL of the data."""
     namespace: str
     name: str
     catalog: str | None = None
-    """The URL of a catalog, or the name of a catalog in PyIceberg's configuration. None: a catalog
-    in the folder `to`."""
+    """A catalog's URL or its name in PyIceberg's configuration. None: a catalog in the folder
+    `to`.
+    """
     properties: Mapping[str, str] = field(default_factory=dict)
     """More properties of the catalog, for PyIceberg."""
 
@@ -81,7 +79,7 @@ class Place:
 
 
 def catalog_of(place: Place) -> Catalog:
-    """Open the catalog. Raises PyIceberg's and the network's errors."""
+    """Raises PyIceberg's and the network's errors."""
     from pyiceberg.catalog import load_catalog
 
     given: dict[str, str] = {}
@@ -181,23 +179,20 @@ class IcebergTable:
 
     @property
     def exists(self) -> bool:
-        """Whether the table was there at the last `load`."""
         return self._table is not None
 
     @property
     def table(self) -> Table:
-        """PyIceberg's table."""
         assert self._table is not None
         return self._table
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """The table's properties."""
         found: Mapping[str, str] = self.table.properties
         return found
 
     def position(self) -> Position:
-        """Return the position. Raises `TableUnusable`."""
+        """Raises `TableUnusable`."""
         return resumed(self._current(), self._snapshots(), self.properties)
 
     def _current(self) -> int | None:
@@ -215,8 +210,6 @@ class IcebergTable:
             for one in self.table.metadata.snapshots
         ]
 
-    # ------------------------------------------------------------------ commits
-
     def check_mine(self) -> None:
         """Raise `TakenOver` if another process has committed since this process did."""
         holder = self.properties.get(FOLLOWER, "")
@@ -228,10 +221,10 @@ class IcebergTable:
     def append(
         self, rows: pa.Table, position: Position, columns: pa.Schema, properties: Mapping[str, str]
     ) -> None:
-        """Add rows, and columns that are new, and set the position, in one commit.
+        """Add rows and new columns, and set the position, in one commit.
 
-        Also claims the table: another process that follows into it ends at its next commit.
-        Raises `Conflict` if the table has changed since `load`.
+        Also claims the table: another process that follows into it ends at its next commit. Raises
+        `Conflict` if the table has changed since `load`.
         """
         said = position.summary()
         with self._commit("append") as change:
@@ -282,8 +275,6 @@ class IcebergTable:
             raise Conflict(f"the table was changed by another program: {error}") from error
         self._step(f"committed {what}")
 
-    # ------------------------------------------------------------------ upkeep
-
     def join_small(self, keep: Upkeep, groups_max: int = 4) -> int:
         """Join small files; return the number of files that are gone. Raises `Conflict`."""
         from pyiceberg.expressions import AlwaysTrue
@@ -294,7 +285,7 @@ class IcebergTable:
         tasks = {
             one.file.file_path: one
             for one in table.scan().plan_files()
-            # Rows of these files were deleted by another program, or its division differs.
+            # Rows of other files were deleted by another program, or their division differs.
             if not one.delete_files and one.file.spec_id == spec
         }
         every = [
@@ -353,8 +344,8 @@ class IcebergTable:
     def _only_named_by(self, ids: set[int]) -> set[str]:
         """Return manifest lists, manifests and data files that no other snapshot names.
 
-        Snapshots are in one line and `ids` are its oldest, so a data file is named by none of the
-        others if one of `ids`, or the snapshot after them, has removed it.
+        Snapshots are in one line and `ids` are its oldest: a data file is named by no other if one
+        of `ids`, or the snapshot after them, has removed it.
         """
         from pyiceberg.manifest import ManifestEntryStatus
 

@@ -1,9 +1,8 @@
-"""A JSON Schema for values that have none: inferred from messages, and widened by new fields. Pure.
+"""A JSON Schema inferred from messages, and widened by new fields. Pure.
 
-The schema is in the dialect of json_schema.py. Types never change once they are there: an unknown
-field becomes a property, a property that was always null gets the type of its first value, and a
-value of another type does not fit. In the first messages alone, integers and fractions together are
-`number`, and values of different kinds are `{}`, kept as JSON text.
+Types never change: an unknown field becomes a property, a property that was always null gets the
+type of its first value, and a value of another type does not fit. In the first messages alone,
+integers and fractions together are `number`, and values of different kinds are `{}` (JSON text).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
 _DEPTH_MAX = 8
 """Objects that are nested deeper are kept as JSON text."""
 FIELDS_MAX = 300
-"""The most fields of an object: one with more is a map whose keys are data, kept as JSON text."""
+"""An object with more fields is a map whose keys are data, kept as JSON text."""
 _NULL: Schema = {"type": "null"}
 
 
@@ -35,7 +34,7 @@ def inferred(values: Iterable[Any]) -> Schema | None:
 
 
 def widened(schema: Schema, value: Any) -> Schema:
-    """Return the schema with the fields of `value` that it lacks; the same one if there are none.
+    """Return the schema with the fields of `value` that it lacks; itself if there are none.
 
     Raises `BadSchema` if a new field differs from a known one only in case, or there are too many.
     """
@@ -87,7 +86,6 @@ def _kind(schema: Schema) -> str:
 
 
 def _merged(one: Schema, other: Schema) -> Schema:
-    """Return the schema of values of both."""
     kinds = (_kind(one), _kind(other))
     if one == other or kinds[1] == "null":
         return one

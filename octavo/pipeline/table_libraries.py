@@ -8,13 +8,10 @@ from octavo.protocol.codes import OctavoError
 
 
 class TableLibraryMissing(OctavoError):
-    """PyIceberg or pyarrow is not installed."""
-
     name = "table-library-missing"
 
 
 def check_libraries() -> None:
-    """Raise `TableLibraryMissing`."""
     for package in ("pyiceberg", "pyiceberg_core", "pyarrow", "sqlalchemy"):
         if importlib.util.find_spec(package) is None:
             raise TableLibraryMissing(

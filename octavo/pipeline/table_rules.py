@@ -1,9 +1,8 @@
 """The rules of `octavo pipeline table`: which offsets come next, what a table says of itself. Pure.
 
-A table's snapshots carry, in their summary, the topic, its incarnation, and the next offset of each
-partition. They are written by the commit that adds the messages, so the newest of these snapshots
-is always the exact position of the table, whenever a process was killed. A snapshot of another
-program carries no position; then the position of its nearest ancestor counts.
+The commit that adds messages writes topic, incarnation and each partition's next offset into its
+snapshot's summary. So the newest such snapshot is the exact position of the table; a snapshot of
+another program carries none, and its nearest ancestor's counts.
 """
 
 from __future__ import annotations
@@ -26,19 +25,20 @@ from octavo.spark.splits import (
 TOPIC = "octavo.topic"
 INCARNATION = "octavo.incarnation"
 OFFSETS = "octavo.offsets"
-"""In a snapshot's summary: JSON, the next offset by partition. In the table's properties: as of the
-last commit, for tables whose old snapshots another program has expired."""
+"""The next offset by partition (JSON), in snapshots; in the table's properties for tables whose old
+snapshots were expired.
+"""
 FOLLOWER = "octavo.follower"
 """A table property: the process that may commit. A later process replaces it."""
 SCHEMA = "octavo.schema"
 """A table property: the JSON Schema of the messages; `""` if values are stored as bytes."""
 INFERRED = "octavo.schema-inferred"
-"""A table property, `true` or `false`: whether unknown fields of messages become columns."""
+"""A table property: whether unknown fields of messages become columns (`true`, `false`)."""
 _OFFSET_MAX = 2**63 - 1
 
 
 class TableUnusable(OctavoError):
-    """The table cannot take this topic's messages. The message says why, and what to do."""
+    """The message says why the table cannot take this topic's messages, and what to do."""
 
     name = "table-unusable"
 
@@ -65,7 +65,6 @@ class Position:
     """The next offset by partition. A partition that is absent has not begun."""
 
     def summary(self) -> dict[str, str]:
-        """Return the position as a snapshot's summary keeps it."""
         ordered = {str(number): self.offsets[number] for number in sorted(self.offsets)}
         return {
             TOPIC: self.topic,
@@ -74,7 +73,6 @@ class Position:
         }
 
     def at(self, reached: Mapping[int, int]) -> Position:
-        """Return the position after more messages."""
         return replace(self, offsets={**self.offsets, **reached})
 
 
@@ -176,8 +174,6 @@ class Range(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The ranges of the next commit."""
-
     ranges: tuple[Range, ...]
     behind: int
     """The messages that the table does not have yet, before this commit."""
@@ -188,8 +184,9 @@ class Plan(NamedTuple):
 def next_ranges(
     position: Position, views: Sequence[View], *, rows_max: int, bytes_max: int, fail: bool
 ) -> Plan:
-    """Return what the next commit reads. Raises `DataLost` if retention has removed a part of it
-    and `fail`."""
+    """Return what the next commit reads. Raises `DataLost` if retention removed some of it and
+    `fail`.
+    """
     starts: Offsets = {}
     ends = ends_of(views)
     for view in views:
@@ -206,12 +203,7 @@ def next_ranges(
     return Plan(ranges, behind, any(reached[name] < ends[name] for name in ends))
 
 
-# ---------------------------------------------------------------------- upkeep
-
-
 class DataFile(NamedTuple):
-    """A data file of a table."""
-
     path: str
     day: Any
     """Its partition."""
@@ -224,20 +216,21 @@ class Upkeep:
     """How a table is kept small. Times in milliseconds."""
 
     merge_files_min: int = 10
-    """As many files of about the same size in one day are joined."""
+    """This number of files of about the same size in one day is joined."""
     merge_bytes_max: int = 64 * 2**20
-    """Files of at least this size stay as they are, and a joined file is not much larger."""
+    """Larger files stay as they are, and a joined file is not much larger."""
     merge_rows_max: int = 1_000_000
     """The most rows of a joined file, which are in memory while it is written."""
     keep_ms: int = 3_600_000
     """Snapshots of at least this age are expired."""
     keep_min: int = 10
-    """As many of the newest stay."""
+    """The newest snapshots that stay."""
 
 
 _TIER = 8
-"""Files are of about the same size if their sizes lie between the same powers of this number. So
-a byte is written again once for each power, not with each join."""
+"""Files are of about the same size between the same powers of this number: a byte is written again
+once for each power.
+"""
 
 
 def to_join(files: Iterable[DataFile], keep: Upkeep) -> list[list[DataFile]]:
@@ -271,8 +264,8 @@ def to_expire(
 ) -> list[Snapshot]:  # fmt: skip
     """Return the snapshots to expire, oldest first.
 
-    Only ancestors of the current snapshot are, and none that follows a `protected` snapshot (of a
-    branch or a tag), so that files which only expired snapshots name can be deleted.
+    Only ancestors of the current snapshot, none that follows a `protected` snapshot (of a branch or
+    tag): so files that only expired snapshots name can be deleted.
     """
     chain, _ = chain_of(current, every)
     kept = set(protected)

@@ -1,13 +1,11 @@
-"""The job `verify`: checks that a topic holds what it promises.
+"""The job `verify`: check that a topic holds what it promises. Changes nothing.
 
     chain      its ledgers follow each other without hole or overlap
     offsets    every offset of every ledger is there once, in the order of the entries
     sequences  each producer's messages are there once, in order, without gaps
     keys       all messages of a key are in the same partition, so in the order they were sent
 
-Ledgers are read as stored, even where normal reads refuse them (`octavo.spark.as_stored`). All
-messages confirmed at the start are read once for offsets and sequences, and once for keys. Chains
-are checked on the driver and rows in Spark, so a topic may have any size. The job changes nothing.
+Ledgers are read as stored, even where normal reads refuse them (`octavo.spark.as_stored`).
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ class LedgerRows(NamedTuple):
 
 
 def verify(run: Run, selection: Selection) -> Outcome:
-    """Check these topics. Raises `InvalidOption` for an unknown topic."""
+    """Raises `InvalidOption` for an unknown topic."""
     outcome = Outcome("verify")
     looked = look(run.service, selection)
     seen = [view for view, _ in looked]
@@ -67,11 +65,7 @@ def verify(run: Run, selection: Selection) -> Outcome:
     return outcome
 
 
-# ---------------------------------------------------------------------- chains, pure
-
-
 def chain_findings(where: str, record: PartitionRecord) -> list[Finding]:
-    """Check the list of ledgers in a partition's record."""
     found = []
     if record.ledgers and record.ledgers[0].base_offset > record.trimmed_offset:
         found.append(
@@ -99,8 +93,8 @@ def chain_findings(where: str, record: PartitionRecord) -> list[Finding]:
 
 
 def span_findings(view: View, read: Mapping[int, LedgerRows]) -> list[Finding]:
-    """Compare the offsets read from each ledger with those in the record. Pieces of large messages
-    count too.
+    """Compare the offsets read from each ledger with its record. Pieces of large messages count
+    too.
     """
     found = []
     where = f"{view.topic}/{view.partition}"
@@ -120,9 +114,6 @@ def span_findings(view: View, read: Mapping[int, LedgerRows]) -> list[Finding]:
             )
             found.append(Finding("offset-missing", where, what))
     return found
-
-
-# ---------------------------------------------------------------------- rows, in Spark
 
 
 def _stored(run: Run, seen: list[View], columns: str) -> DataFrame:

@@ -1,7 +1,7 @@
-"""Writes rows into a topic exactly once, with an id made from the work itself.
+"""Write rows into a topic exactly once, with an id made from the work itself.
 
-The same work gets the same id, so a repeated job never adds a row twice, even if it died at an
-unknown point. The cluster forgets an id a week after its last use.
+A repeated job adds no row twice, even if it died at an unknown point. The cluster forgets an id a
+week after its last use.
 """
 
 from __future__ import annotations
@@ -30,13 +30,12 @@ class Wrote(NamedTuple):
 
 
 def id_of(job: str, **what: object) -> str:
-    """Return the id of a piece of work: the same for the same work."""
     text = json.dumps(what, sort_keys=True)
     return f"{job}-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
 
 def target_settings(service: str, topic: str) -> tuple[str, TopicSettings]:
-    """Return the topic's full name and settings. Raises `BadUsage` for an unknown topic."""
+    """Raises `BadUsage` for an unknown topic."""
     name = str(TopicName.of(topic))
 
     async def read() -> TopicSettings:
@@ -69,7 +68,6 @@ def write_once(run: Run, rows: DataFrame, topic: str, bulk_load: str) -> Wrote:
 
 
 def read_only(rows: DataFrame) -> int:
-    """Compute every row without writing it. Returns the number of rows."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 

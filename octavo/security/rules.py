@@ -1,4 +1,4 @@
-"""Access rules: may a principal do an operation to a resource? Pure.
+"""Decide whether a principal may do an operation to a resource, by rules. Pure.
 
 A deny wins over any allow, and without a matching rule the answer is no. A caller that may do any
 operation on a resource may also see that it exists (`describe`), as in Kafka.
