@@ -3,12 +3,9 @@
     python -m bench.b10_fan_out                         # 1,000 readers, 20 messages a second
     python -m bench.b10_fan_out --readers 200 --kinds poll,events,client --seconds 20
 
-Starts `octavo standalone` in a fresh folder. The readers run in one process and parse as little as
-possible. `events` follow the partition as server-sent events; `poll` uses long polls; `client` is
-the Python client, `messages(follow=True)`, which decodes messages, each reader with its own
-connections. A publisher process sends single messages of 100 B at a fixed rate. The delay of a
-message, at each of fifty readers, counts from when it was due. Also reads the processor time of
-each process. Prints a line for each kind, and last a JSON document.
+One process holds all readers: `events` (server-sent events), `poll` (long polls) or `client`
+(`messages(follow=True)`). A publisher process sends messages of 100 B at a fixed rate; a message's
+delay, at each of fifty readers, counts from when it was due.
 """
 
 from __future__ import annotations
@@ -40,8 +37,6 @@ NS_DIGITS = 19
 
 
 class Reader(asyncio.Protocol):
-    """A connection that follows, or polls."""
-
     def __init__(self, host: str, kind: str, late_s: list[float] | None) -> None:
         self.count = 0
         self._host = host
@@ -64,7 +59,6 @@ class Reader(asyncio.Protocol):
         self._transport.write(head.encode())
 
     def data_received(self, data: bytes) -> None:
-        """Count messages; repeat an answered poll."""
         if self._kind == "events":
             self._see(data)
             return
@@ -93,8 +87,6 @@ class Reader(asyncio.Protocol):
 
 
 class ClientReader:
-    """A reader by the Python client."""
-
     def __init__(self, url: str, late_s: list[float] | None) -> None:
         self.count = 0
         self._late_s = late_s
@@ -110,7 +102,6 @@ class ClientReader:
 
 
 async def read(job: dict[str, Any]) -> dict[str, Any]:
-    """Run all readers; print `ready` when they are connected."""
     loop = asyncio.get_running_loop()
     host, _, port = job["url"].removeprefix("http://").rpartition(":")
     late_s: list[float] = []
@@ -151,20 +142,17 @@ async def publish(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def own(work: str, job: dict[str, Any]) -> subprocess.Popen[str]:
-    """Start the process of the publisher, or of the readers."""
     command = [sys.executable, "-m", "bench.b10_fan_out", "--job", json.dumps([work, job])]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
 def used_s(cluster: ClusterFile) -> dict[str, float]:
-    """The processor time of each process of the cluster."""
     return {
         member.name: sum(psutil.Process(member.pid).cpu_times()[:2]) for member in cluster.members
     }
 
 
 def bookie_reads(cluster: ClusterFile) -> float:
-    """The number of reads at all bookies."""
     total = 0.0
     for member in cluster.of_kind("bookie"):
         with urllib.request.urlopen(
@@ -177,7 +165,6 @@ def bookie_reads(cluster: ClusterFile) -> float:
 
 
 def measure(cluster: ClusterFile, kind: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Measure a kind of reader."""
     url = owner_of(cluster.urls[0], TOPIC)
     job = {
         "url": url, "kind": kind, "readers": options.readers,

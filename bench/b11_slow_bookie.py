@@ -3,11 +3,8 @@
     python -m bench.b11_slow_bookie                        # 500 ms a sync, 1,000 messages/s
     python -m bench.b11_slow_bookie --sync-s 2 --rate 500 --seconds 20
 
-Starts `octavo standalone` in a fresh folder. In the second of three phases, the third bookie sleeps
-before each `fdatasync`. In all phases single messages of 100 B are published at a fixed rate, as in
-b4_single.py. Two of three copies are enough for an ack, so publishers should not notice. Entries
-that the slow bookie has not stored yet are kept in memory, which must stay bounded. Prints a line
-for each phase, with the memory of each process, and last a JSON document.
+In the second of three phases, the third bookie sleeps before each `fdatasync`. Two copies are
+enough for an ack, so publishers should not notice, and memory must stay bounded.
 """
 
 from __future__ import annotations
@@ -32,8 +29,6 @@ PHASES = ("before", "slow", "after")
 
 
 def child_of(flag: Path, sync_s: float) -> Any:
-    """Return the function that makes the cluster's children; the third bookie can be slow."""
-
     class OneIsSlow(Child):
         @property
         def command(self) -> list[str]:
@@ -48,7 +43,6 @@ def child_of(flag: Path, sync_s: float) -> Any:
 
 
 def memory(members: Any) -> dict[str, int]:
-    """Resident MiB of each process."""
     return {m.name: psutil.Process(m.pid).memory_info().rss >> 20 for m in members}
 
 

@@ -3,12 +3,9 @@
     python -m bench.b12_noisy                     # 200 messages/s allowed, 2,000 offered
     python -m bench.b12_noisy --allowed 500 --times 10 --rate 500 --seconds 20 --rounds 3
 
-Starts `octavo standalone` in a fresh folder. The quiet tenant sends single messages of 100 B at a
-fixed rate to a topic in its namespace, as in b4_single.py; its latencies are measured. The noisy
-tenant sends `--times` its quota to another namespace, whose partition has the same owner, on few
-connections or many. It ignores refusals and their Retry-After. Phases of each round: the quiet
-tenant alone; with a noisy tenant that has a quota; alone; with a noisy tenant without a quota.
-Prints a line for each phase, and last a JSON document.
+The quiet tenant sends messages of 100 B at a fixed rate; its latencies are measured. The noisy
+tenant sends `--times` its quota to the same broker and ignores refusals. Phases of a round: alone;
+with a noisy tenant that has a quota; alone; with a noisy tenant without a quota.
 """
 
 from __future__ import annotations
@@ -40,15 +37,13 @@ TAKES_HOLD_S = 3.0
 
 
 class Noisy(b4_single.Load):
-    """A load that counts refusals."""
-
     def __init__(self, host: str, topic: str, namespace: str) -> None:
         self.answers: Counter[str] = Counter()
         super().__init__(host, topic, namespace)
 
     @property
     def refused(self) -> bytes:
-        """Empty: a refusal does not end this load."""
+        """A refusal does not end this load."""
         return b""
 
     @refused.setter
@@ -57,13 +52,11 @@ class Noisy(b4_single.Load):
             self.answers[answer[9:12].decode()] += 1
 
     def answered(self, connection: b4_single.Connection, due_s: float) -> None:
-        """Send the next waiting message."""
         self.answers["all"] += 1
         super().answered(connection, due_s)
 
 
 async def shout(job: dict[str, Any]) -> dict[str, int]:
-    """Send all messages that are due, until a line comes on standard input."""
     loop = asyncio.get_running_loop()
     host, _, port = job["url"].removeprefix("http://").rpartition(":")
     load = Noisy(f"{host}:{port}", job["topic"], NOISY)
@@ -81,7 +74,6 @@ async def shout(job: dict[str, Any]) -> dict[str, int]:
 
 
 def topics_of_one_broker(client: Client, url: str) -> tuple[str, str]:
-    """Find a broker that owns a topic of each tenant: its URL, and the noisy tenant's topic."""
     for namespace in (QUIET, NOISY):
         client.create_namespace(namespace)
     client.create_topic(f"{QUIET}/{QUIET}")
@@ -96,7 +88,6 @@ def topics_of_one_broker(client: Client, url: str) -> tuple[str, str]:
 def phase(
     name: str, options: argparse.Namespace, job: dict[str, Any], metadata: str
 ) -> dict[str, Any]:
-    """Run a phase; return the quiet tenant's latencies, and the noisy tenant's answers."""
     amount = options.allowed if name == "limited" else "unlimited"
     words = ["quota", "set", f"namespace:{NOISY}", f"publish_messages={amount}"]
     if octavo([*words, "--metadata", metadata]):

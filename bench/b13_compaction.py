@@ -3,11 +3,9 @@
     python -m bench.b13_compaction                                   # 1 M messages, 10,000 keys
     python -m bench.b13_compaction --messages 10000000 --keys 100000
 
-Starts `octavo standalone` in a fresh folder. A topic gets record batches of 100 B messages with
-random keys, as fast as possible; another topic gets single messages at a steady rate, before and
-meanwhile. Then the program waits, at most ten minutes, until no run is due and compacted messages
-are removed from the topic. It reads the whole view, which must have the newest message of each key.
-Prints lines for people, and last a JSON document.
+A topic gets batches of 100 B messages with random keys, as fast as possible; another gets single
+messages at a steady rate, before and meanwhile. Then the program waits, at most ten minutes, for
+the compaction; the view must have the newest message of each key.
 """
 
 from __future__ import annotations
@@ -39,14 +37,11 @@ MIB = 1 << 20
 
 
 class Singles:
-    """Sends single messages at a steady rate, and times them."""
-
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
         self.took_ms: list[float] = []
 
     async def go_on(self) -> None:
-        """Send until cancelled."""
         while True:
             began = time.monotonic()
             await ok(self._session, "POST", "singles/messages", data=b"x" * 100)
@@ -54,7 +49,6 @@ class Singles:
             await asyncio.sleep(SINGLE_EVERY_S)
 
     def take(self) -> dict[str, float]:
-        """Return percentiles since the last call."""
         took, self.took_ms = sorted(self.took_ms), []
         return {
             "count": len(took),
@@ -64,7 +58,6 @@ class Singles:
 
 
 async def figures(session: aiohttp.ClientSession) -> dict[str, Any]:
-    """The figures of the topic's only partition."""
     found: dict[str, Any] = (await ok(session, "GET", "accounts"))["partitions"][0]
     return found
 
@@ -72,7 +65,6 @@ async def figures(session: aiohttp.ClientSession) -> dict[str, Any]:
 async def written(
     session: aiohttp.ClientSession, options: argparse.Namespace, newest: dict[bytes, int]
 ) -> tuple[float, int]:
-    """Publish all messages; return the seconds, and the topic's largest size meanwhile."""
     rng = random.Random(1)
     numbers = iter(range(options.messages // BATCH_MESSAGES))
     values = [os.urandom(80) for _ in range(1_000)]
@@ -103,7 +95,6 @@ async def written(
 
 
 async def until_quiet(session: aiohttp.ClientSession) -> dict[str, Any]:
-    """Wait until no run is due and compacted messages are removed; return the figures."""
     began = time.monotonic()
     while time.monotonic() - began < QUIET_S_MAX:
         now = await figures(session)
@@ -118,7 +109,6 @@ async def until_quiet(session: aiohttp.ClientSession) -> dict[str, Any]:
 
 
 async def check(session: aiohttp.ClientSession, newest: dict[bytes, int]) -> int:
-    """Check that view and rest have the newest message of each key; return how many were read."""
     at, read, last = "earliest", 0, dict[bytes, int]()
     while True:
         query = {"from": at, "compacted": "true"}

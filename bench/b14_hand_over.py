@@ -3,11 +3,9 @@
     python -m bench.b14_hand_over                        # 10 hand-overs, the embedded store
     python -m bench.b14_hand_over --metadata zk://127.0.0.1:2181/b14  # of `octavo zookeeper`
 
-Two brokers and three bookies, each a process. The publisher sends a message every millisecond,
-whether earlier messages are acked or not (open loop), and notes the time of each ack. A hand-over
-is an `octavo topic unload --to` the other broker. Its silence is the longest time between two acks
-in the second around it; the goal is 50 ms. The second before it is measured for comparison. Prints
-a row for each hand-over, and last a JSON document.
+The publisher sends a message every millisecond, whether earlier messages are acked or not. The
+silence of a hand-over is the longest time between two acks in the second around it (goal: 50 ms);
+the second before it is measured for comparison.
 """
 
 from __future__ import annotations
@@ -34,8 +32,6 @@ QUIET_S = 1.0
 
 
 class Publisher:
-    """Sends at a fixed rate, and notes the times of acks."""
-
     def __init__(self, producer: Producer, per_s: int) -> None:
         self._producer = producer
         self._pause_s = 1 / per_s
@@ -44,7 +40,6 @@ class Publisher:
         self.failed: Counter[str] = Counter()
 
     async def run(self) -> None:
-        """Send until cancelled."""
         loop = asyncio.get_running_loop()
         due = loop.time()
         while True:
@@ -65,7 +60,6 @@ class Publisher:
             self.acked.append(time.perf_counter())
 
     def silence_ms(self, start: float, stop: float) -> float:
-        """The longest time between two acks from `start` to `stop`."""
         times = [start, *sorted(one for one in self.acked if start <= one <= stop), stop]
         return max(after - before for before, after in itertools.pairwise(times)) * 1000
 

@@ -1,29 +1,21 @@
-"""B15: how much a cluster can hold: topics, ledgers, ack holes, subscriptions.
+r"""B15: how much a cluster can hold: topics, ledgers, ack holes, subscriptions.
 
     python -m bench.b15_scale                           # the sizes of the goals: over half an hour
     python -m bench.b15_scale --parts topics --topics 1000
-    python -m bench.b15_scale --topics 200 --ledgers 500 --holes 5000 --subscriptions 10 \\
+    python -m bench.b15_scale --topics 200 --ledgers 500 --holes 5000 --subscriptions 10 \
         --messages 20000 --seconds 5                    # small sizes: a minute
 
-Each part runs a fresh `octavo standalone --brokers 1` of real processes: a broker, three bookies,
-the embedded metadata store.
+Each part runs a fresh `octavo standalone --brokers 1`.
 
-topics: creates topics, publishes a message to each, and measures the idle broker's memory and
-processor time. Then the broker is restarted, and killed and restarted by its supervisor. Each time
-measures the seconds until it is ready, until some random topics, several at a time, have returned
-their message, and until all have.
-ledgers: writes ledgers (an entry of 100 B, three copies) and closes them, by a ledger client in
-this process. Then measures the idle bookies, reads some ledgers, and kills a bookie.
-holes: acks every second message of a subscription, over HTTP, which leaves that many holes. Once
-the other messages were nacked with a delay of hours, with raised bounds of leases (`nacked`); once,
-with default bounds, the other messages are not due yet (`not_due`). Then the broker is killed, and
-the next owner must know each hole.
-subscriptions: a subscription drains a topic by `receive` and `ack` of stored batches; then many
-subscriptions at once, by the same client process. Compares their rates with the single one's. Then
-messages are published at a rate, and all subscriptions must keep up.
+topics: creates topics with a message each; measures the idle broker's memory and processor time,
+and the seconds until it serves all topics after a restart and after a kill. ledgers: writes and
+closes ledgers (an entry of 100 B, three copies); measures idle bookies, reads, and the restart of a
+killed bookie. holes: acks every second message of a subscription; the others were nacked with a
+delay (`nacked`) or are not due yet (`not_due`). The broker is killed, and the next owner must know
+each hole. subscriptions: compares the rates of one and of many subscriptions that drain a topic.
+Then all must keep up with a rate of messages.
 
-RSS is the resident memory, PSS counts shared pages proportionally. Prints lines for people, and
-last a JSON document with the goals.
+RSS is the resident memory; PSS counts shared pages proportionally.
 """
 
 from __future__ import annotations
@@ -80,23 +72,18 @@ BOUND = "broker.{}_messages_max={}"
 
 
 class Watched:
-    """The processes of a cluster by kind, and their use of the machine."""
-
     def __init__(self, cluster: Typed, folder: Path) -> None:
         self.url = cluster.url
         self._folder = folder
 
     def of_kind(self, kind: str) -> list[psutil.Process]:
-        """The running processes of a kind."""
         members = read_cluster(self._folder).of_kind(kind)
         return [psutil.Process(one.pid) for one in members]
 
     def kill_one(self, kind: str) -> None:
-        """Kill a process (SIGKILL)."""
         self.of_kind(kind)[0].send_signal(signal.SIGKILL)
 
     def idle(self, seconds: float) -> dict[str, Any]:
-        """The use of processor and memory of each kind, without load."""
         time.sleep(min(SETTLE_S, seconds))
         found: dict[str, Any] = {}
         kinds = {kind: self.of_kind(kind) for kind in ("broker", "bookie")}
@@ -117,7 +104,6 @@ def _used_s(processes: Iterable[psutil.Process]) -> float:
 
 
 def say(part: str, what: str, found: Any) -> None:
-    """Print a line for people."""
     print(f"{part:<13} {what}: {found}", flush=True)
 
 
@@ -134,7 +120,6 @@ async def patient(work: Callable[[], Awaitable[Any]]) -> Any:
 
 
 def session(url: str) -> aiohttp.ClientSession:
-    """Make a session without a bound of connections."""
     return aiohttp.ClientSession(
         f"{url}/v1/topics/public/",
         timeout=aiohttp.ClientTimeout(total=PATIENCE_S),
@@ -142,11 +127,7 @@ def session(url: str) -> aiohttp.ClientSession:
     )
 
 
-# Topics
-
-
 async def make_topics(url: str, count: int) -> dict[str, float]:
-    """Create topics and publish to each; return the seconds of both."""
     async with session(url) as calls:
 
         async def make(number: int) -> None:
@@ -161,7 +142,6 @@ async def make_topics(url: str, count: int) -> dict[str, float]:
 
 
 async def all_answer(url: str, count: int) -> float:
-    """Seconds until each topic has returned its message."""
     async with session(url) as calls:
 
         async def read(number: int) -> None:
@@ -173,7 +153,6 @@ async def all_answer(url: str, count: int) -> float:
 
 
 async def first_answer(url: str, count: int) -> dict[str, float]:
-    """Milliseconds until some topics, read before all others, have returned their messages."""
     took_ms: list[float] = []
     places = asyncio.Semaphore(ASKED_AT_ONCE)
     async with session(url) as calls:
@@ -195,7 +174,6 @@ async def first_answer(url: str, count: int) -> dict[str, float]:
 
 
 def topics(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Many topics on one broker."""
     count = options.topics
     with as_typed(folder, "--brokers", "1") as cluster:
         watched = Watched(cluster, folder)
@@ -223,11 +201,7 @@ def topics(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     return found
 
 
-# Ledgers
-
-
 async def make_ledgers(url: str, count: int) -> tuple[dict[str, Any], list[int]]:
-    """Write and close ledgers; return figures and ids."""
     payload = os.urandom(100)
     made: list[int] = []
     async with ledger_client(url) as client:
@@ -243,7 +217,6 @@ async def make_ledgers(url: str, count: int) -> tuple[dict[str, Any], list[int]]
 
 
 async def read_ledgers(url: str, ids: list[int]) -> float:
-    """Seconds to open each and read its entry."""
     async with ledger_client(url) as client:
 
         async def read(number: int) -> None:
@@ -256,7 +229,6 @@ async def read_ledgers(url: str, ids: list[int]) -> float:
 
 
 def ledgers(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Many ledgers on three bookies."""
     with as_typed(folder, "--brokers", "1") as cluster:
         watched = Watched(cluster, folder)
         url = read_cluster(folder).metadata_url
@@ -280,7 +252,6 @@ def ledgers(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def _until_again(folder: Path, count: int) -> float:
-    """Seconds until the killed bookie serves again, by the supervisor's file."""
     began = time.monotonic()
     died = False
     while time.monotonic() - began < PATIENCE_S:
@@ -292,11 +263,7 @@ def _until_again(folder: Path, count: int) -> float:
     raise SystemExit("the killed bookie did not restart")
 
 
-# Holes
-
-
 async def make_holes(url: str, count: int, how: str) -> dict[str, Any]:
-    """Publish twice as many messages, and ack every second; return seconds, also by tenths."""
     lines = [b'{"value": "x"}\n', b'{"value": "x"}\n']
     if how == "not_due":
         lines[0] = f'{{"value": "x", "deliver_after": "{LATER}"}}\n'.encode()
@@ -340,7 +307,6 @@ async def make_holes(url: str, count: int, how: str) -> dict[str, Any]:
 
 
 async def known_holes(url: str) -> tuple[float, dict[str, Any]]:
-    """The subscription's figures, and the seconds until it answered."""
     began = time.monotonic()
     async with session(url) as calls:
         said = await patient(lambda: ok(calls, "GET", "holes/subscriptions/s"))
@@ -348,7 +314,6 @@ async def known_holes(url: str) -> tuple[float, dict[str, Any]]:
 
 
 def holes(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Many holes in a subscription, in both ways."""
     found = {}
     room = 2 * options.holes + 10_000
     for how in ("nacked", "not_due"):
@@ -369,11 +334,7 @@ def holes(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     return found
 
 
-# Subscriptions
-
-
 async def fill(url: str, count: int, names: list[str]) -> None:
-    """Publish the messages, and create the subscriptions at their beginning."""
     records = [Record(None, b"x" * 100, (), 1) for _ in range(BATCH_MESSAGES)]
     batch = build_batch(records)
     async with session(url) as calls:
@@ -391,7 +352,7 @@ async def fill(url: str, count: int, names: list[str]) -> None:
 async def drain(job: dict[str, Any]) -> dict[str, Any]:
     """Drain all subscriptions at once; return thousands of messages a second.
 
-    With a `rate`, that many messages a second are published meanwhile.
+    With a `rate`, this number of messages a second is published meanwhile.
     """
     rates: list[float] = []
     async with session(job["url"]) as calls:
@@ -425,7 +386,6 @@ async def drain(job: dict[str, Any]) -> dict[str, Any]:
 
 
 async def some(calls: aiohttp.ClientSession, path: str) -> tuple[list[str], int]:
-    """Receive once; return the ack ids, and the number of messages."""
     accept = {"Accept": "application/vnd.kafka.recordbatch.v2, application/json"}
     asked = calls.post(path + "receive?max=10000&consumer=c&wait=30", headers=accept)
     async with asked as answer:
@@ -441,7 +401,6 @@ async def some(calls: aiohttp.ClientSession, path: str) -> tuple[list[str], int]
 
 
 async def publish_at(calls: aiohttp.ClientSession, job: dict[str, Any]) -> None:
-    """Publish record batches at a fixed rate."""
     if not job["rate"]:
         return
     batch = build_batch([Record(None, b"x" * 100, (), 1) for _ in range(PACED_BATCH)])
@@ -453,7 +412,6 @@ async def publish_at(calls: aiohttp.ClientSession, job: dict[str, Any]) -> None:
 
 
 def subscriptions(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """One subscription of a topic, then many."""
     messages = -(-options.messages // BATCH_MESSAGES) * BATCH_MESSAGES
     names = [f"s{number}" for number in range(options.subscriptions)]
     found: dict[str, Any] = {"messages": messages, "subscriptions": len(names)}
@@ -474,7 +432,6 @@ def subscriptions(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def _drained(watched: Watched, names: list[str], messages: int, rate: int) -> dict[str, Any]:
-    """Run `drain` in a new process; return its figures, and the broker's processor time."""
     job = {"url": watched.url, "messages": messages, "names": names, "rate": rate}
     before_s = _used_s(watched.of_kind("broker"))
     command = [sys.executable, "-m", "bench.b15_scale", "--job", json.dumps(job)]

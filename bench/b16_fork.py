@@ -4,11 +4,9 @@
     python -m bench.b16_fork --forks 20 --ledgers 1
     python -m bench.b16_fork --metadata zk://127.0.0.1:2181/b16  # of `octavo zookeeper`
 
-Two brokers and three bookies, each a process. A topic with 1 partition and a topic with 4, each
-partition with some ledgers, are forked at their ends many times: through the owner of partition 0,
-and through the other broker. `processor_ms` is the work of both brokers for a fork. For comparison
-as many empty topics are created. The goal is 10 ms. Prints a row for each case, and last a JSON
-document.
+Topics with 1 and 4 partitions are forked at their ends: through the owner of partition 0, and
+through another broker. `processor_ms`: the work of both brokers for a fork. Empty topics are
+created for comparison. The goal is 10 ms.
 """
 
 from __future__ import annotations
@@ -34,13 +32,11 @@ PARTITIONS = (1, 4)
 
 
 def worked_s(cluster: ClusterFile) -> float:
-    """Seconds of processor time of the brokers."""
     pids = [one.pid for one in cluster.members if one.kind == "broker"]
     return float(sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids))
 
 
 def figures(took_s: list[float], work_s: float) -> dict[str, float]:
-    """Figures in milliseconds."""
     took = sorted(one * 1000 for one in took_s)
     return {
         "processor_ms": round(work_s / len(took) * 1000, 1),
@@ -51,7 +47,6 @@ def figures(took_s: list[float], work_s: float) -> dict[str, float]:
 
 
 async def filled(session: aiohttp.ClientSession, topic: str, partitions: int, ledgers: int) -> None:
-    """Make a topic with `ledgers` ledgers in each partition, the last open."""
     settings = {"partitions": partitions, "rollover": {"entries": 1}}
     await ok(session, "PUT", topic, json=settings)
     for number in range(partitions):
@@ -66,7 +61,6 @@ async def filled(session: aiohttp.ClientSession, topic: str, partitions: int, le
 async def forked(
     cluster: ClusterFile, session: aiohttp.ClientSession, topic: str, label: str, forks: int
 ) -> dict[str, float]:
-    """Fork a topic `forks` times, and delete the forks."""
     took_s, before_s = [], worked_s(cluster)
     for number in range(forks):
         began = time.perf_counter()

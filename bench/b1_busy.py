@@ -3,15 +3,12 @@
     python -m bench.b1_busy                     # 5 rounds of each, 100 B and 1 KB: some minutes
     python -m bench.b1_busy --rounds 1 --entries 200000
 
-quiet   only the adds: the write cache holds the whole round; no reads, no collection
-busy    write caches of 8 MiB, flushed again and again; entry logs of 16 MiB, compacted one after
-        another because half of their entries were deleted; and a reader process, which reads
-        random old entries from entry logs
+    quiet   only the adds: the write cache holds the whole round
+    busy    write caches of 8 MiB, flushed again and again; entry logs of 16 MiB, compacted as half
+            of their entries were deleted; and a process that reads random old entries
 
-Rounds of both alternate, each with a new bookie process and new folders that hold the same ledgers.
-The adds are as in b1_one_bookie.py: pipelined, over the network, every ack after `fdatasync`. A
-busy round without a flush, a compaction or a read is an error. Prints a line for each round, and
-last a JSON document.
+Rounds alternate, each with a new bookie in new folders. Adds as in b1_one_bookie. A busy round
+without a flush, a compaction or a read is an error.
 """
 
 from __future__ import annotations
@@ -77,11 +74,7 @@ MODES: dict[str, dict[str, Any]] = {
 """Compaction has its default rate, `gc_bytes_per_s`."""
 
 
-# -- a bookie's ledgers before a round
-
-
 async def fill(folder: str) -> None:
-    """Write the ledgers' records, and the entries of the three old ledgers."""
     store = open_store(f"file://{folder}/metadata.db")
     await store.start()
     ledgers = LedgerStore(store, rng=random.Random(1))
@@ -109,7 +102,6 @@ async def doom(folder: str) -> None:
 
 
 def forget_files(folder: str) -> None:
-    """Drop the entry logs from the page cache."""
     os.sync()
     for path in Path(folder).rglob("*.log"):
         handle = os.open(path, os.O_RDONLY)
@@ -117,12 +109,7 @@ def forget_files(folder: str) -> None:
         os.close(handle)
 
 
-# -- a bookie's figures
-
-
 class Work:
-    """A bookie's work besides adds, so far."""
-
     def __init__(self, bookie: OwnBookie) -> None:
         metrics = {
             line.rpartition(" ")[0]: float(line.rpartition(" ")[2])
@@ -144,7 +131,6 @@ class Work:
         self.cpu_s = usage.user + usage.system
 
     def since(self, before: Work) -> dict[str, float]:
-        """The work since `before`."""
         return {name: round(now - before.facts[name], 1) for name, now in self.facts.items()}
 
 
@@ -155,7 +141,6 @@ def _get(bookie: OwnBookie, path: str) -> str:
 
 
 async def until(what: str, holds: Callable[[], bool]) -> None:
-    """Wait until `holds()`, for example until the bookie flushes."""
     end = time.monotonic() + 30
     while not holds():
         if time.monotonic() > end:
@@ -163,18 +148,13 @@ async def until(what: str, holds: Callable[[], bool]) -> None:
         await asyncio.sleep(0.05)
 
 
-# -- the reader process
-
-
 def reader_of(bookie: OwnBookie) -> subprocess.Popen[bytes]:
-    """Start the reader process."""
     return subprocess.Popen(
         [sys.executable, "-m", "bench.b1_busy", "--read", str(bookie.address[1])]
     )
 
 
 def read_on(port: int) -> None:
-    """Read random old entries, one at a time, until killed."""
     rng = random.Random(7)
     with socket.create_connection(("127.0.0.1", port)) as connection:
         while True:
@@ -190,11 +170,7 @@ def read_on(port: int) -> None:
             assert len(found.entry) > FODDER_ENTRY_BYTES, found
 
 
-# -- rounds
-
-
 async def one_round(args: argparse.Namespace, mode: str, size: int) -> dict[str, Any]:
-    """Run a round with a new bookie."""
     with tempfile.TemporaryDirectory(prefix="b1-", dir=args.folder) as folder:
         await fill(folder)
         forget_files(folder)
@@ -224,7 +200,6 @@ async def one_round(args: argparse.Namespace, mode: str, size: int) -> dict[str,
 
 
 def check(mode: str, beside: dict[str, float], *, compacting: bool) -> None:
-    """Raises `SystemExit` unless a busy round was busy to its end, and a quiet round quiet."""
     if mode == "quiet":
         if any(beside.values()):
             raise SystemExit(f"a quiet round was not quiet: {beside}")
@@ -238,7 +213,6 @@ def check(mode: str, beside: dict[str, float], *, compacting: bool) -> None:
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print a line for people."""
     beside = result["beside"]
     what = ""
     if result["mode"] == "busy":
@@ -256,7 +230,6 @@ def show(result: dict[str, Any]) -> None:
 
 
 def summary(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Medians by size, and the busy rounds' share of the quiet rounds' rate."""
     found = []
     for size in sorted({result["payload_bytes"] for result in results}):
         row: dict[str, Any] = {"payload_bytes": size}
@@ -274,7 +247,6 @@ def summary(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 async def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Run all rounds; the first mode changes from round to round."""
     results = []
     for number in range(args.rounds):
         for size in args.sizes:

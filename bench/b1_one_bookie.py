@@ -4,9 +4,8 @@
     python -m bench.b1_one_bookie --bookie host:port --v2  # the same client against any bookie
     python -m bench.b1_one_bookie --v2 --v3                # v2 and v3 frames alternately
 
-The bookie runs in a child process. To measure the bookie alone, the client only sends frames of
-`protocol`, and packs small entries before the clock starts. A window bounds entries and bytes in
-flight. Prints a line for each size, and last a JSON document with settings and figures.
+The bookie runs in a child process. The client packs small entries before the clock starts, and a
+window bounds entries and bytes in flight.
 """
 
 from __future__ import annotations
@@ -46,8 +45,6 @@ BURST_BYTES = 256 * 1024
 
 
 class Workload:
-    """`count` entries of `size` payload bytes, as add frames."""
-
     def __init__(self, ledger_id: int, size: int, count: int, flags: int) -> None:
         self.ledger_id = ledger_id
         self.size = size
@@ -79,8 +76,6 @@ class Workload:
 
 
 class V3Workload(Workload):
-    """The same as v3 requests, whose lengths vary."""
-
     def __init__(self, ledger_id: int, size: int, count: int) -> None:
         self.ledger_id = ledger_id
         self.size = size
@@ -168,8 +163,6 @@ class Client(asyncio.BufferedProtocol):
 
 
 class V3Client(Client):
-    """Takes answers to v3 adds."""
-
     def _take(self, data: memoryview) -> int:
         position, last = 0, b""
         while len(data) - position >= LENGTH.size:
@@ -188,7 +181,6 @@ class V3Client(Client):
 
 
 def percentile(latencies: list[tuple[float, int]], share: float) -> float:
-    """The percentile of the bursts' latencies, in ms."""
     ordered = sorted(latency for latency, _ in latencies)
     return round(1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))], 3)
 
@@ -201,7 +193,6 @@ async def run_size(
     *,
     in_v3: bool = False,
 ) -> dict[str, Any]:
-    """Make a measurement, with a new ledger unless `work` is given."""
     flags = 0 if args.v2 else int(Flag.CRC32C | Flag.RANGE_ACK)
     if work is None:
         count = max(50, min(args.entries, args.bytes_max // size))
@@ -231,7 +222,6 @@ async def run_size(
 
 
 async def measure(address: tuple[str, int], args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Measure all sizes, `rounds` times each."""
     results = []
     kinds = (False, True) if args.v3 else (False,)
     for round_number, size, in_v3 in itertools.product(range(args.rounds), args.sizes, kinds):
@@ -247,7 +237,6 @@ async def measure(address: tuple[str, int], args: argparse.Namespace) -> list[di
 
 
 async def serve(folder: str, settings: dict[str, Any]) -> None:
-    """Run the bookie process: print its ports, end on SIGTERM."""
     from octavo.bookie.config import BookieConfig
     from octavo.bookie.disk.files import RealDisk
     from octavo.bookie.node import BookieNode
@@ -275,8 +264,6 @@ async def serve(folder: str, settings: dict[str, Any]) -> None:
 
 
 class OwnBookie(NamedTuple):
-    """A bookie process that this program started."""
-
     address: tuple[str, int]
     admin_port: int
     pid: int
@@ -284,7 +271,6 @@ class OwnBookie(NamedTuple):
 
 @contextlib.contextmanager
 def own_bookie(folder: str, **settings: Any) -> Iterator[OwnBookie]:
-    """Run a bookie process during the block, with these settings of `BookieConfig`."""
     command = [sys.executable, "-m", "bench.b1_one_bookie", "--serve", folder]
     command += ["--settings", json.dumps(settings)]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

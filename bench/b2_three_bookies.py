@@ -4,10 +4,8 @@
     python -m bench.b2_three_bookies --sizes 100 --seconds 10
     python -m bench.b2_three_bookies --encrypted  # every size twice: clear and encrypted
 
-The bookies and the writer are separate processes with the embedded metadata store, and use
-production code: placement, digests, quorum, in-order confirmation, close. Counts confirmed entries;
-the clock stops when the last entry is confirmed by its ack quorum. Prints a line for each size, and
-last a JSON document with settings and figures.
+Writer and bookies are separate processes. Counts confirmed entries; the clock stops when the ack
+quorum has confirmed the last.
 """
 
 from __future__ import annotations
@@ -47,11 +45,9 @@ from octavo.security.keys.sources import FileKeys
 BURST_BYTES = 64 * 1024
 TICK_S = 120.0
 NAMESPACE = "bench"
-"""The namespace of encrypted ledgers."""
 
 
 async def serve(folder: str, name: str, url: str, settings: dict[str, Any]) -> None:
-    """Run a bookie until SIGTERM."""
     store = open_store(url)
     await store.start()
     config = BookieConfig(
@@ -83,7 +79,6 @@ async def serve(folder: str, name: str, url: str, settings: dict[str, Any]) -> N
 def bookies(
     folder: str, url: str, count: int, **settings: Any
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Run `count` bookie processes during the block, with these settings of `BookieConfig`."""
     command = [sys.executable, "-m", "bench.b2_three_bookies", "--serve", folder, "--url", url]
     command += ["--settings", json.dumps(settings)]
     running = [
@@ -99,7 +94,6 @@ def bookies(
 
 
 async def write(writer: LedgerWriter, payload: bytes, seconds: float) -> tuple[int, float]:
-    """Add as fast as possible for `seconds`; return (confirmed entries, seconds)."""
     burst = max(1, BURST_BYTES // len(payload))
     finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     added = 0
@@ -129,13 +123,11 @@ async def write(writer: LedgerWriter, payload: bytes, seconds: float) -> tuple[i
 
 
 def cpu_of(processes: list[subprocess.Popen[bytes]]) -> float:
-    """Seconds of processor time of these processes."""
     return sum(sum(psutil.Process(p.pid).cpu_times()[:2]) for p in processes)
 
 
 @contextlib.asynccontextmanager
 async def ledger_client(url: str) -> AsyncIterator[LedgerClient]:
-    """Make a client with wide bounds that knows the three bookies."""
     store = open_store(url)
     await store.start()
     options = LedgerOptions(pending_bytes_max=16 << 20, pending_entries_max=50_000)
@@ -164,7 +156,6 @@ async def measure(
     *,
     encrypted: bool = False,
 ) -> list[dict[str, Any]]:
-    """Run all rounds with interleaved sizes; with `encrypted` each clear and encrypted."""
     kinds = [(size, how) for size in sizes for how in ((None, NAMESPACE) if encrypted else (None,))]
     rates: dict[tuple[int, str | None], list[float]] = {kind: [] for kind in kinds}
     writer_us: dict[tuple[int, str | None], list[float]] = {kind: [] for kind in kinds}

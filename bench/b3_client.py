@@ -4,13 +4,10 @@
     python -m bench.b3_client --messages 100000 --rounds 3 --url http://127.0.0.1:8080
     python -m bench.b3_client --processes 2 --kinds produce           # does it scale?
 
-Starts `octavo standalone` in a fresh folder: three bookies, two brokers, E = Qw = 3, Qa = 2. In
-each round a client process publishes all messages with the README's loop and flushes, a second
-process consumes and acks them by `deliveries()`, and a third reads them partition by partition with
-`messages()`. Times the loop, from its first call to the flush, the last ack, or the
-last message. With `--processes N` the messages are divided among N client processes that begin
-together, each with its own topic; their rate counts from the first begin to the last end. Prints a
-line for each round, and last a JSON document with rates and processor time.
+Each round has three client processes: one publishes with the README's loop and flushes, one
+consumes and acks by `deliveries()`, one reads by `messages()`. The time is from the first call to
+the flush, the last ack, or the last message. `--processes N` divides the messages among N
+processes, each with its own topic.
 """
 
 from __future__ import annotations
@@ -93,7 +90,7 @@ async def read_async(url: str, topic: str, messages: int) -> int:
 
 
 def one(job: dict[str, Any]) -> dict[str, Any]:
-    """Time a loop in this process; it begins when a line comes on standard input."""
+    """Begin when a line comes on standard input."""
     arguments = (job["url"], job["topic"], job["messages"])
     work = globals()[job["kind"].replace(" ", "_")]
     print("ready", flush=True)
@@ -108,7 +105,6 @@ def one(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def together(jobs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Run jobs in processes that begin at the same time; return their combined figures."""
     command = [sys.executable, "-m", "bench.b3_client", "--job"]
     pipe = subprocess.PIPE
     clients = [
@@ -162,7 +158,6 @@ def main() -> None:
 
 
 def rounds(options: argparse.Namespace, url: str) -> list[dict[str, Any]]:
-    """Run each kind once a round, in new processes."""
     found: list[dict[str, Any]] = []
     kinds = options.kinds
     each = options.messages // options.processes

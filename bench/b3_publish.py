@@ -6,11 +6,8 @@
     python -m bench.b3_publish --modes batch --passed-on     # also through the other broker
     python -m bench.b3_publish --url http://127.0.0.1:8080   # a cluster that is already running
 
-Starts `octavo standalone` in a fresh folder: three bookies, two brokers, E = Qw = 3, Qa = 2. Client
-processes keep `--connections` connections busy, each with one request in flight, to the partitions'
-owners. To keep the client cheap, a request is made once and sent again and again. Counts answers
-with 200, which follow the ack quorum's fsync. Prints a line for each round, and last a JSON
-document with settings, rates, latencies and processor time of each process.
+Client processes keep `--connections` connections to the partitions' owners busy, each with one
+request in flight, which is made once and sent again and again.
 """
 
 from __future__ import annotations
@@ -47,7 +44,6 @@ WARM_UP_S = 1.0
 
 
 def make_body(mode: str, message_bytes: int, request_bytes: int) -> tuple[bytes, int]:
-    """Make the body of a request; return it with its number of messages."""
     value = (b"0123456789abcdef" * (message_bytes // 16 + 1))[:message_bytes]
     if mode == "batch":
         count = max(1, (request_bytes - 61) // (message_bytes + 7))
@@ -58,8 +54,6 @@ def make_body(mode: str, message_bytes: int, request_bytes: int) -> tuple[bytes,
 
 
 class Sender(asyncio.Protocol):
-    """A connection that sends the next request after each answer."""
-
     def __init__(self, request: bytes, seconds: list[float]) -> None:
         self.request = request
         self.seconds = seconds
@@ -104,7 +98,6 @@ class Sender(asyncio.Protocol):
 
 
 async def send(job: dict[str, Any]) -> dict[str, Any]:
-    """The work of a client process: keep all connections busy for the job's seconds."""
     loop = asyncio.get_running_loop()
     body, count = make_body(job["mode"], job["message_bytes"], job["request_bytes"])
     kind = "application/x-ndjson" if job["mode"] == "ndjson" else (
@@ -151,8 +144,6 @@ async def send(job: dict[str, Any]) -> dict[str, Any]:
 
 
 class Where(NamedTuple):
-    """A cluster: a broker's URL, the supervisor's pid, and its clients' CA and token."""
-
     url: str
     pid: int | None = None
     ca: str = ""
@@ -163,7 +154,6 @@ class Where(NamedTuple):
 def started(
     brokers: int, settings: list[str], *, encrypted: bool = False, secure: bool = False
 ) -> Iterator[Where]:
-    """Run `octavo standalone` in a fresh folder."""
     options = ["--brokers", str(brokers), *(["--secure"] if secure else [])]
     for setting in settings:
         options += ["--set", setting]
@@ -197,7 +187,6 @@ def call(where: Where, method: str, path: str, body: bytes | None = None) -> Any
 
 
 def targets(where: Where, partitions: int, topic: str = TOPIC) -> list[str]:
-    """The publish URL of each partition at its owner."""
     call(where, "PUT", topic, json.dumps({"partitions": partitions}).encode())
     found = []
     for number in range(partitions):
@@ -218,7 +207,6 @@ def through_others(where: Where, urls: list[str]) -> list[str]:
 
 
 def one_round(job: dict[str, Any], clients: int, pid: int | None) -> dict[str, Any]:
-    """Run client processes at the same time; return their combined figures."""
     watched = _family(pid) if pid else []
     before = {one.pid: one.cpu_times() for one in watched}
     processes = [

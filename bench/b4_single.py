@@ -4,10 +4,8 @@
     python -m bench.b4_single --rates 1000,5000 --seconds 20 --rounds 3
     python -m bench.b4_single --passed-on     # through the other broker, which forwards them
 
-Starts `octavo standalone` in a fresh folder: three bookies, two brokers, three copies, synced
-before an ack. A process sends messages of 100 B to the partition's owner as `POST …/messages` when
-they are due, whether earlier messages are answered or not. A message that finds all connections
-busy waits, and the wait counts. Prints a line for each rate and round, and last a JSON document.
+Messages of 100 B are sent when they are due, whether earlier messages are answered or not. A
+message that finds all connections busy waits, and the wait counts.
 """
 
 from __future__ import annotations
@@ -37,8 +35,6 @@ WARM_S = 3.0
 
 
 class Connection(asyncio.Protocol):
-    """A connection with one request at a time."""
-
     def __init__(self, load: Load) -> None:
         self._load = load
         self._transport: Any = None
@@ -50,12 +46,10 @@ class Connection(asyncio.Protocol):
         self._load.idle.append(self)
 
     def send(self, due_s: float) -> None:
-        """Publish a message that was due at `due_s`."""
         self._due_s = due_s
         self._transport.write(self._load.request)
 
     def data_received(self, data: bytes) -> None:
-        """Note the answer once its body is complete."""
         self._got += data
         head, found, body = self._got.partition(b"\r\n\r\n")
         if not found:
@@ -70,8 +64,6 @@ class Connection(asyncio.Protocol):
 
 
 class Load:
-    """Due messages, and idle connections."""
-
     def __init__(self, host: str, topic: str, namespace: str = "public") -> None:
         self.idle: list[Connection] = []
         self.refused = b""
@@ -85,14 +77,12 @@ class Load:
         ).encode() + VALUE
 
     def due(self, due_s: float) -> None:
-        """Send a message, or let it wait for a connection."""
         if self.idle:
             self.idle.pop().send(due_s)
         else:
             self.late.append(due_s)
 
     def answered(self, connection: Connection, due_s: float) -> None:
-        """Send the next waiting message."""
         self.took_s.append(time.perf_counter() - due_s)
         if self.late:
             connection.send(self.late.popleft())
@@ -101,7 +91,6 @@ class Load:
 
 
 async def run(job: dict[str, Any]) -> dict[str, Any]:
-    """Measure a rate."""
     loop = asyncio.get_running_loop()
     host, _, port = job["url"].removeprefix("http://").rpartition(":")
     load = Load(f"{host}:{port}", job["topic"], job.get("namespace", "public"))
@@ -134,12 +123,11 @@ async def run(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def command(job: dict[str, Any]) -> list[str]:
-    """The command of a client process that prints the result of `run(job)`."""
+    """Make a command that prints the result of `run(job)`."""
     return [sys.executable, "-m", "bench.b4_single", "--job", json.dumps(job)]
 
 
 def measured(job: dict[str, Any]) -> dict[str, Any]:
-    """Run `run(job)` in a new process."""
     done = subprocess.run(command(job), stdout=subprocess.PIPE, check=True, text=True)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -198,7 +186,6 @@ def main() -> None:
 
 
 def used_s(members: Any) -> dict[str, float]:
-    """The processor time of each process of the cluster."""
     return {one.name: sum(psutil.Process(one.pid).cpu_times()[:2]) for one in members}
 
 

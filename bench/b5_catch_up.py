@@ -1,7 +1,6 @@
 """The reader process of `bench.b5_reads`: each reader reads an old ledger, again and again.
 
-Each makes batch reads of 1 MiB, two at a time, from the first entry to the last. It counts answers
-without decoding them, to keep the client cheap.
+It makes batch reads of 1 MiB, two at a time, and counts answers without decoding them.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ LOOK_S = 0.001
 
 
 class Link(asyncio.BufferedProtocol):
-    """A connection that passes received bytes to `on_data`, which returns how many it used."""
+    """Passes received bytes to `on_data`, which returns how many it used."""
 
     def __init__(self, on_data: Callable[[memoryview], int]) -> None:
         self._on_data = on_data
@@ -63,15 +62,12 @@ class Link(asyncio.BufferedProtocol):
 
 
 def check_links(links: list[Link]) -> None:
-    """Raise the error of a link that ended."""
     for link in links:
         if link.failed.done():
             link.failed.result()
 
 
 class CatchUp:
-    """Reads an old ledger from its first entry to its last, again and again."""
-
     def __init__(self, ledger_id: int, count: int, entry_bytes: int) -> None:
         self._ledger_id = ledger_id
         self._count = count
@@ -82,7 +78,6 @@ class CatchUp:
         self.bytes = 0
 
     def ask(self) -> None:
-        """Ask for the next range."""
         if self._next >= self._count:
             self._next = 0
         self.link.transport.write(
@@ -104,7 +99,6 @@ class CatchUp:
 
 
 async def read_on(told: dict[str, Any]) -> None:
-    """Read until SIGTERM, then print how much."""
     readers = []
     for number in range(told["readers"]):
         reader = CatchUp(told["first_ledger"] + number, told["count"], told["entry_bytes"])
@@ -129,8 +123,6 @@ async def read_on(told: dict[str, Any]) -> None:
 
 
 class Readers:
-    """The reader process of a phase."""
-
     def __init__(self, told: dict[str, Any]) -> None:
         command = [sys.executable, "-m", "bench.b5_catch_up", json.dumps(told)]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -139,7 +131,6 @@ class Readers:
             raise SystemExit("the readers did not start, see above")
 
     def end(self) -> list[float]:
-        """End the process; return MB/s of each reader."""
         self._process.terminate()
         found: list[float] = json.loads(self._process.communicate(timeout=30)[0])
         return found

@@ -3,17 +3,14 @@
     python -m bench.b5_reads                       # two rounds, 4 readers, 1 KB entries: ~2 min
     python -m bench.b5_reads --rate 30000 --readers 2 --rounds 3
 
-A writer adds to a new ledger, acked by 1 of 1 or 2 of 3 bookies, every ack after `fdatasync`. A
-tail reader asks the first bookie for each entry as soon as it is acked there. Catch-up readers, in
-another process, read old ledgers by batch reads of 1 MiB, two at a time; the entry logs are dropped
-from the page cache before each phase. There are four phases:
+A writer adds to a new ledger. A tail reader asks the first bookie for each acked entry. Catch-up
+readers, in another process, read old ledgers by batch reads of 1 MiB, after the page cache was
+dropped. The phases, each with and without readers:
 
-paced    the writer adds at a fixed rate; latency counts from when an entry was due
-full     the writer keeps a window full: how much do readers slow it down?
+    paced    the writer adds at a fixed rate; latency counts from when an entry was due
+    full     the writer keeps a window full: how much do readers slow it down?
 
-each with and without the readers, in an order that changes from round to round. Prints a line for
-each phase, the ratios of medians, and last a JSON document. Readers, writer and bookies share the
-processors: on few cores the ratio also depends on the processors.
+Readers, writer and bookies share the processors: on few cores the ratio also depends on these.
 """
 
 from __future__ import annotations
@@ -56,8 +53,6 @@ _ledgers = itertools.count(1000)
 
 
 class Tail:
-    """Reads entries that were just acked, one request at a time."""
-
     def __init__(self, ledger_id: int) -> None:
         self._ledger_id = ledger_id
         self._next = 0
@@ -66,7 +61,6 @@ class Tail:
         self.link: Link
 
     def acked(self, last: int) -> None:
-        """Entries up to `last` can be read."""
         if self._asked_for is None and last >= self._next:
             self._asked_for = time.perf_counter()
             self._next = last  # the newest entry; a tail reader skips what it is too slow for
@@ -87,8 +81,6 @@ class Tail:
 
 
 class Writer:
-    """Adds to a ledger on all bookies, at a rate or as fast as possible."""
-
     def __init__(self, work: Workload, quorum: int, *, rate: int | None, window: int) -> None:
         self._work = work
         self._quorum = quorum
@@ -102,7 +94,6 @@ class Writer:
         self.latencies_s: list[float] = []
 
     async def run(self, ports: list[int], seconds: float) -> dict[str, Any]:
-        """Add for `seconds`, then wait for the last ack."""
         for number, port in enumerate(ports):
             self._acked.append(0)
             self._links.append(await Link.to(port, partial(self._on_data, number)))
@@ -161,11 +152,7 @@ def _percentile(values: list[float], share: float) -> float:
     return round(1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))], 2)
 
 
-# -- phases
-
-
 async def fill(folders: list[str], args: argparse.Namespace) -> tuple[int, int]:
-    """Write old ledgers to every bookie; return entries of each, and bytes of an entry."""
     count = args.old_mib * MIB // args.readers // args.size
     how = argparse.Namespace(window=5_000, window_bytes=4 * MIB, timeout_s=300, v2=False)
     for folder in folders:
@@ -207,7 +194,6 @@ def _cpu_s(bookies: list[OwnBookie]) -> float:
 
 
 async def measure(args: argparse.Namespace, bookie_count: int) -> list[dict[str, Any]]:
-    """Run all rounds with `bookie_count` bookies."""
     phases: list[Phase] = [(pace, beside) for pace in ("paced", "full") for beside in (False, True)]
     results = []
     with contextlib.ExitStack() as stack:
@@ -232,7 +218,6 @@ async def measure(args: argparse.Namespace, bookie_count: int) -> list[dict[str,
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print a line for people."""
     caught_up = sum(result["catch_up_mb_per_s"])
     print(
         f"{result['bookies']} bookies  {result['pace']:<5}  "
@@ -245,7 +230,6 @@ def show(result: dict[str, Any]) -> None:
 
 
 def summary(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Medians with readers divided by medians without."""
     found = []
     for count, pace in sorted({(one["bookies"], one["pace"]) for one in results}):
         mine = [one for one in results if (one["bookies"], one["pace"]) == (count, pace)]

@@ -3,11 +3,9 @@
     python -m bench.b6_take_over                      # ten kills, a session of 2 s; needs Java
     python -m bench.b6_take_over --rounds 3 --session-ms 4000
 
-Three brokers and four bookies with a real ensemble of three ZooKeepers, and a publisher to all six
-partitions of a topic. A round kills (-9) the owner of partition 0, and lasts until every partition
-that it owned has acked a message that was sent after the kill: as a user sees it, including the
-client's retries. The goal is the session timeout plus 200 ms. It is the program of `make take-over`
-(tests/network/take_over.py). Prints its table, and last a JSON document.
+Three brokers, four bookies and three ZooKeepers. A round kills (-9) the owner of partition 0, and
+lasts until all of its partitions have acked a message that was sent after the kill. The goal is the
+session timeout plus 200 ms.
 """
 
 from __future__ import annotations

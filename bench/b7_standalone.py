@@ -3,11 +3,8 @@
     python -m bench.b7_standalone                   # five starts, a load of 10 s after the last
     python -m bench.b7_standalone --starts 3 --seconds 5
 
-Each start runs the command in a fresh folder, and counts from the start of the process to its ready
-line; a last start uses the folder again. Memory is the resident memory of the supervisor, three
-bookies and two brokers together, which counts shared pages several times, and their proportional
-memory (`PSS`), which does not. The load is record batches, as in b3_publish.py. Prints lines for
-people, and last a JSON document.
+A start counts from the process's start to its ready line. Memory is that of all processes together:
+resident (counts shared pages several times), and proportional (`PSS`).
 """
 
 from __future__ import annotations
@@ -29,7 +26,6 @@ IDLE_S = 10.0
 
 
 def memory_mib(supervisor: psutil.Process) -> dict[str, int]:
-    """Resident and proportional memory of all processes."""
     family = [supervisor, *supervisor.children(recursive=True)]
     infos = [one.memory_full_info() for one in family]
     return {
@@ -39,7 +35,6 @@ def memory_mib(supervisor: psutil.Process) -> dict[str, int]:
 
 
 def cpu_s(supervisor: psutil.Process) -> float:
-    """Processor time of all processes."""
     family = [supervisor, *supervisor.children(recursive=True)]
     return float(sum(sum(one.cpu_times()[:2]) for one in family))
 

@@ -3,11 +3,9 @@
     python -m bench.b8_growth                                    # a minute or two
     python -m bench.b8_growth --topics 10000 --holes 1000000 --megabytes 20000   # 70 GB of disk
 
-Starts `octavo standalone` in a fresh folder, and measures publishing: record batches of 64 KB with
-messages of 100 B, and single messages. Then it creates and writes many topics, much data, and a
-subscription of which every second message is acked. It measures publishing again, restarts the
-cluster in its folder, and reads the newest message of topics that were unused since. Memory is PSS
-of all processes of a kind. Prints lines for people, and last a JSON document.
+Measures publishing; creates many topics, much data, and a subscription with many ack holes;
+measures publishing again; restarts the cluster, and reads from topics that were unused since.
+Memory is PSS.
 """
 
 from __future__ import annotations
@@ -43,7 +41,6 @@ RECORD_BATCH = {"Content-Type": "application/vnd.kafka.recordbatch.v2"}
 
 
 def cost(url: str, seconds: float) -> dict[str, Any]:
-    """Thousands of messages a second in batches, and the median of single messages in ms."""
     load = [sys.executable, "-m", "bench.b3_publish", "--url", url, "--rounds", "1"]
     load += ["--modes", "batch", "--seconds", str(seconds)]
     done = subprocess.run(load, stdout=subprocess.PIPE, check=True, text=True)
@@ -61,7 +58,6 @@ def cost(url: str, seconds: float) -> dict[str, Any]:
 
 
 def memory_mib(cluster: Typed) -> dict[str, int]:
-    """Memory by kind of process."""
     found: dict[str, int] = {"broker": 0, "bookie": 0, "other": 0}
     for process in (cluster.supervisor, *cluster.supervisor.children(recursive=True)):
         command = " ".join(process.cmdline())
@@ -71,7 +67,6 @@ def memory_mib(cluster: Typed) -> dict[str, int]:
 
 
 async def each(count: int, work: Any) -> float:
-    """Await `work(number)` for all numbers, several at a time; return the seconds."""
     began = time.monotonic()
     numbers = iter(range(count))
 
@@ -98,7 +93,6 @@ async def ok(session: aiohttp.ClientSession, method: str, path: str, **more: Any
 
 
 async def grow(url: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Create and fill everything; return the seconds of each step."""
     batch = build_batch(
         [Record(b"k", os.urandom(MESSAGE_BYTES), (), 1) for _ in range(BATCH_MESSAGES)]
     )
@@ -145,7 +139,6 @@ async def grow(url: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 async def asked_again(url: str, topics: int) -> float:
-    """Seconds until topics that were unused since the start have returned their message."""
     async with aiohttp.ClientSession(f"{url}/v1/topics/public/") as session:
 
         async def read(number: int) -> None:
@@ -158,7 +151,6 @@ async def asked_again(url: str, topics: int) -> float:
 
 
 def sizes(folder: Path) -> dict[str, float]:
-    """MB of the bookies' entry logs and indexes."""
     found = {"index": 0, "entry_logs": 0}
     for path in folder.glob("bookie-*/ledgers/**/*"):
         if path.is_file() and "index" in path.parts:

@@ -3,12 +3,9 @@
     python -m bench.b9_sink                  # 1,000,000 rows of 100 B, three rounds, local[2]
     python -m bench.b9_sink --rows 500000 --rounds 5 --partitions 8
 
-Starts `octavo standalone` in a fresh folder: three bookies, two brokers, E = Qw = 3, Qa = 2; it
-shares the machine with Spark. A round is a batch write of generated rows, from the call to the
-commit's answer, when the ledgers are closed and belong to their partitions. Then a stream copies a
-topic to another while few messages arrive, by ledgers and by the producer; Spark times its
-micro-batches (`triggerExecution`: planning, reading, writing, the commit, Spark's own two logs).
-Prints a line for each, and last a JSON document.
+The cluster shares the machine with Spark. A round is a batch write, from the call to the commit's
+answer. Then a stream copies few messages from topic to topic, by ledgers and by the producer; Spark
+times its micro-batches (`triggerExecution`).
 """
 
 from __future__ import annotations
@@ -32,7 +29,6 @@ LATENCY_DEADLINE_S = 300.0
 
 
 def session(folder: Path, master: str, conf: list[str]) -> SparkSession:
-    """Start Spark with few logs, and its files in the bench's folder."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -56,7 +52,6 @@ def session(folder: Path, master: str, conf: list[str]) -> SparkSession:
 def write_round(
     spark: SparkSession, service: str, topic: str, rows: int, value_bytes: int
 ) -> float:
-    """Seconds of a batch write."""
     frame = spark.range(0, rows, 1, 2).selectExpr(
         f"CAST(LPAD(CAST(id AS STRING), {value_bytes}, '0123456789') AS BINARY) AS value",
         "CAST(CAST(id % 1000 AS STRING) AS BINARY) AS key",

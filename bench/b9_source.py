@@ -2,11 +2,9 @@
 
     python -m bench.b9_source [--megabytes 200] [--value-bytes 100 1000] [--spark]
 
-Fills a topic of two partitions on a standalone cluster, and closes its ledgers. Then plans and
-reads splits as Spark tasks do, in this process: from the bookies, and through a broker. The rate of
-a core comes from this process's processor time. Bookies and brokers are other processes on the
-machine: their processor time is listed too, and the wall time includes their share. With `--spark`
-also counts the rows through Spark in local mode.
+Reads splits as Spark tasks do, in this process: from the bookies, and through a broker. The rate of
+a core comes from this process's processor time; the cluster's is listed, too. `--spark` also counts
+the rows through Spark in local mode.
 """
 
 from __future__ import annotations
@@ -39,8 +37,6 @@ BATCH_BYTES = 64 * 1024
 
 
 class Read(NamedTuple):
-    """The figures of a reading of all rows."""
-
     rows: int
     bytes: int
     wall_s: float
@@ -49,7 +45,6 @@ class Read(NamedTuple):
 
 
 def fill(service: str, rows: int, value_bytes: int) -> None:
-    """Publish, and wait until readers see the last row."""
     value = os.urandom(value_bytes)
     with Client(service) as client:
         with contextlib.suppress(Exception):
@@ -65,7 +60,6 @@ def fill(service: str, rows: int, value_bytes: int) -> None:
 
 
 async def known(service: str) -> int:
-    """The number of rows that a reader sees."""
     async with connected(service) as cluster:
         wanted = await cluster.partitions(Selection(topics=(f"public/{TOPIC}",)))
         return sum(view.end for view in await views_of(cluster, wanted))
@@ -87,12 +81,10 @@ def closed_end(service: str) -> str:
 
 
 def cluster_cpu_s(cluster: ClusterFile) -> float:
-    """Processor time of all bookies and brokers so far."""
     return sum(sum(psutil.Process(one.pid).cpu_times()[:2]) for one in cluster.members)
 
 
 def read_here(cluster: ClusterFile, service: str, **options: str) -> Read:
-    """Read all splits one after the other, without Spark."""
     given = {"service": service, "subscribe": TOPIC, **options}
     checked = source_options(given, streaming=False)
     reader = OctavoReader(checked, checked_schema(schema_of(checked), checked))
@@ -113,7 +105,6 @@ def read_here(cluster: ClusterFile, service: str, **options: str) -> Read:
 
 
 def read_by_spark(spark: Any, service: str, **options: str) -> Read:
-    """Count the rows by Spark, in local mode."""
     frame = spark.read.format("octavo").options(service=service, subscribe=TOPIC, **options).load()
     started = time.monotonic()
     rows = frame.count()
@@ -121,7 +112,6 @@ def read_by_spark(spark: Any, service: str, **options: str) -> Read:
 
 
 def tell(what: str, value_bytes: int, read: Read) -> dict[str, Any]:
-    """Print a line, and return its figures for the document."""
     values = read.rows * value_bytes
     core = ""
     if read.cpu_s:
@@ -138,7 +128,6 @@ def tell(what: str, value_bytes: int, read: Read) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def session() -> Iterator[Any]:
-    """Run Spark in this process."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable

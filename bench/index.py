@@ -2,12 +2,10 @@
 
     python -m bench.index [--ledgers 100000] [--lookups 20000] [--size-mib 256] [--folder DIR]
 
-Prints a JSON line for each case, and last a document. `size`: adds entries of 1,000 bytes to a
-whole storage with default settings, to many ledgers in turn, and compares the bytes in the entry
-logs with the index's files. The result depends on how many consecutive entries of a ledger are in a
-flush, because each such run is a record of the index. `lookups`: an index of many ledgers; `hot`
-reads cached records, `cold` after the files were dropped from the page cache. `deletes`: deletes
-half of the ledgers, then looks up existing and deleted ledgers.
+`size`: entries of 1,000 bytes for many ledgers in turn; compares the entry logs with the index. The
+result depends on how many consecutive entries of a ledger are in a flush: each such run is a
+record. `lookups`: `hot` reads cached records, `cold` after the page cache was dropped. `deletes`:
+deletes half of the ledgers, then looks up existing and deleted ledgers.
 """
 
 from __future__ import annotations
@@ -42,7 +40,6 @@ _cases: list[dict[str, object]] = []
 
 
 def folder_bytes(folder: str, suffix: str = "") -> int:
-    """The bytes of the files in a folder."""
     return sum(
         os.path.getsize(f"{root}/{name}")
         for root, _, names in os.walk(folder)
@@ -52,7 +49,6 @@ def folder_bytes(folder: str, suffix: str = "") -> int:
 
 
 async def size(args: argparse.Namespace, folder: str, ledgers: int) -> None:
-    """Add entries to `ledgers` ledgers in turn."""
     config = BookieConfig(
         journal_directories=(f"{folder}/journal",),
         ledger_directories=(f"{folder}/ledgers",),
@@ -97,7 +93,6 @@ async def size(args: argparse.Namespace, folder: str, ledgers: int) -> None:
 
 
 def report(case: str, **facts: object) -> None:
-    """Print a line, and keep it for the document."""
     _cases.append({"case": case, **facts})
     print(json.dumps(_cases[-1]), flush=True)
 
@@ -120,7 +115,6 @@ def fill(index: RocksIndex, ledgers: int) -> None:
 
 
 def timed(call: Callable[[int, int], object], asked: Iterable[tuple[int, int]]) -> dict[str, float]:
-    """Calls a second, and latencies of single calls."""
     each: list[float] = []
     for ledger_id, entry_id in asked:
         begin = time.perf_counter()
@@ -136,12 +130,10 @@ def timed(call: Callable[[int, int], object], asked: Iterable[tuple[int, int]]) 
 
 
 def asked(rng: random.Random, ledgers: list[int], count: int) -> list[tuple[int, int]]:
-    """Random entries of these ledgers."""
     return [(rng.choice(ledgers), rng.randrange(RUNS_EACH * RUN_ENTRIES)) for _ in range(count)]
 
 
 def forget_files(folder: str) -> None:
-    """Drop the files from the page cache."""
     for name in os.listdir(folder):
         fd = os.open(f"{folder}/{name}", os.O_RDONLY)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -149,7 +141,6 @@ def forget_files(folder: str) -> None:
 
 
 def lookups(args: argparse.Namespace, folder: str, ledgers: int) -> None:
-    """Measure hot and cold lookups, and lookups of missing entries."""
     rng = random.Random(1)
     index = RocksIndex(folder)
     begin = time.perf_counter()
@@ -223,7 +214,6 @@ def deletes(args: argparse.Namespace, folder: str) -> None:
 
 
 async def main(args: argparse.Namespace) -> None:
-    """Run all cases, each in a new folder."""
     base = tempfile.mkdtemp(prefix="octavo-bench-", dir=args.folder)
     try:
         for ledgers in (1, 100, 1000, 10_000):

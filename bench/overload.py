@@ -3,11 +3,8 @@ not read, each from thousands of connections.
 
     python -m bench.overload --connections 10000 --seconds 20 [--only slow_disk]
 
-Prints a line for each, and last a JSON document. The goal is at most caches + 150 MiB. The short
-form is a test (tests/unit/bookie/test_overload.py).
-
-The bookie is a separate process; a single thread drives it through raw sockets. Its peak is the
-kernel's figure (VmHWM), which misses no moment.
+The goal is at most caches + 150 MiB. The peak is the kernel's figure (VmHWM), which misses no
+moment. The short form is a test (tests/unit/bookie/test_overload.py).
 """
 
 from __future__ import annotations
@@ -46,17 +43,12 @@ MIB = 1024 * 1024
 ENTRY_BYTES = 5 * MIB - 1024
 """Almost the longest entry of a frame."""
 RESIDENT_MIB_MAX = 150
-"""Resident memory that a bookie may use besides its caches."""
+"""Besides its caches."""
 KEY = master_key(b"")
 DIGEST = digest_for(DigestType.CRC32C, b"")
 
 
-# -- the bookie's process
-
-
 class SlowFile(RealFile):
-    """A real file with slow syncs."""
-
     __slots__ = ("sync_s",)
     sync_s: float
 
@@ -66,8 +58,6 @@ class SlowFile(RealFile):
 
 
 class SlowDisk(RealDisk):
-    """A real disk whose syncs take `sync_s` longer."""
-
     def __init__(self, sync_s: float) -> None:
         self.sync_s = sync_s
 
@@ -106,7 +96,6 @@ async def serve(folder: str, sync_s: float, settings: dict[str, Any]) -> None:
 
 
 def refused_by(node: BookieNode) -> dict[str, float]:
-    """Counts of throttled and stalled requests, by label."""
     return {
         ",".join(sample.labels.values()): sample.value
         for family in node.metrics.registry.collect()
@@ -116,12 +105,7 @@ def refused_by(node: BookieNode) -> dict[str, float]:
     }
 
 
-# -- the load
-
-
 class Bookie:
-    """The bookie's process."""
-
     def __init__(self, folder: str, *, sync_s: float = 0.0, **settings: Any) -> None:
         told = json.dumps({"connections_max": 20_000, **settings, "sync_s": sync_s})
         self._process = subprocess.Popen(
@@ -140,12 +124,10 @@ class Bookie:
         return self._process.stdout.readline().strip()
 
     def resident_mib(self, field: str = "VmRSS") -> float:
-        """Its resident memory now, or the peak so far (`VmHWM`)."""
         lines = Path(f"/proc/{self._process.pid}/status").read_text().splitlines()
         return int(next(line for line in lines if line.startswith(field)).split()[1]) / 1024
 
     def figures(self) -> dict[str, dict[str, float]]:
-        """Its budgets' peaks, and its counts of refusals."""
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
@@ -165,8 +147,6 @@ class Bookie:
 
 
 class Result(NamedTuple):
-    """The result of a scenario."""
-
     name: str
     connections: int
     idle_mib: float
@@ -220,7 +200,6 @@ def push(
 
 
 def adds_of(ledger_id: int, ids: Iterable[int], payload: bytes = b"payload") -> bytes:
-    """Make add frames."""
     frames = []
     for entry_id in ids:
         length = (entry_id + 1) * len(payload)
@@ -230,7 +209,6 @@ def adds_of(ledger_id: int, ids: Iterable[int], payload: bytes = b"payload") -> 
 
 
 def ask(port: int, request: bytes, answer_bytes_min: int = 1) -> float:
-    """Make a request; return the wait for its answer, in ms."""
     started = time.monotonic()
     with socket.create_connection(("127.0.0.1", port), timeout=30) as sock:
         sock.sendall(request)
@@ -322,7 +300,6 @@ SCENARIOS = (half_frames, long_entries, slow_disk, slow_readers)
 
 
 def caches_mib(write_cache_mib: int = 32, read_cache_mib: int = 16) -> int:
-    """MiB of the configured caches."""
     return 2 * write_cache_mib + read_cache_mib
 
 

@@ -1,12 +1,11 @@
-"""Draws measurements: the latency of single messages by their rate.
+r"""Draw measurements: the latency of single messages by their rate.
 
     python -m bench.b4_single --rates 500,1000,2000,4000,6000,8000,10000 | tail -1 > owner.json
     python -m bench.b4_single --rates 500,1000,2000,4000,6000 --passed-on | tail -1 > other.json
     python -m bench.plots "asked the owner=owner.json" "asked another broker=other.json" \
         --out docs/pictures/single_messages.svg
 
-A rate that was not reached is drawn hollow: its latency only says how long the run was. Needs
-matplotlib, which the extra `spark` contains.
+A rate that was not reached is drawn hollow. Needs matplotlib (the extra `spark`).
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ HELD_SHARE = 0.98
 
 
 def points(file: Path) -> list[tuple[float, dict[str, Any]]]:
-    """The medians of a run of `bench.b4_single`, by rate. Raises `SystemExit`."""
     try:
         medians = json.loads(file.read_text())["medians"]
     except (OSError, ValueError, KeyError) as error:
@@ -31,7 +29,6 @@ def points(file: Path) -> list[tuple[float, dict[str, Any]]]:
 
 
 def draw(series: dict[str, Path], out: Path) -> None:
-    """Draw curves of medians and of 99th percentiles for each series."""
     import matplotlib
 
     matplotlib.use("svg")

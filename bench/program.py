@@ -1,8 +1,7 @@
 """The command line and the end of the programs in this folder.
 
-`--help` shows a program's docstring, with its examples. Numbers are above 0, unless an option has
-the type `or_zero`. The last line of a program's output is a JSON document; `--json FILE` also
-writes it to a file.
+Numbers are above 0, unless an option has the type `or_zero`. The last line of output is a JSON
+document; `--json FILE` also writes it to a file.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from typing import Any
 
 
 def or_zero(text: str) -> int:
-    """The type of an option that takes a whole number from 0 on."""
     if (found := int(text)) < 0:
         raise argparse.ArgumentTypeError(f"{text} is below 0")
     return found
@@ -33,8 +31,6 @@ def _above_0(number: type[int] | type[float]) -> Callable[[str], float]:
 
 
 def several(known: Iterable[str] = ()) -> Callable[[str], list[str]]:
-    """The type of an option that takes `known` names, separated by commas."""
-
     def read(text: str) -> list[str]:
         found = text.split(",")
         if unknown := [one for one in found if one not in known]:
@@ -45,7 +41,6 @@ def several(known: Iterable[str] = ()) -> Callable[[str], list[str]]:
 
 
 def rates(text: str) -> list[float]:
-    """The type of an option that takes numbers above 0, separated by commas."""
     try:
         return [_above_0(float)(one) for one in text.split(",")]
     except ValueError:
@@ -53,7 +48,6 @@ def rates(text: str) -> list[float]:
 
 
 def arguments(doc: str | None) -> argparse.ArgumentParser:
-    """Make a parser whose help begins with `doc`, the program's docstring."""
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -64,7 +58,6 @@ def arguments(doc: str | None) -> argparse.ArgumentParser:
 
 
 def end(options: argparse.Namespace, bench: str, **found: Any) -> None:
-    """Print the document: the program's name, the machine, the settings, and the figures."""
     settings = {
         name: value for name, value in vars(options).items() if name != "json" and value is not None
     }

@@ -4,15 +4,12 @@
     python -m bench.restart --parts journal           # only the first (about a minute)
     python -m bench.restart --entry-bytes 65536       # large entries, written faster
 
-journal   a bookie took `--journal-mb` of adds, flushed none, and was killed (-9): it replays and
-          flushes its whole journal before it serves
-entries   a bookie has `--entries-gb` in its entry logs and was stopped: nothing to replay
-killed    the same, but killed after a last small add: it scans its last entry log
+    journal   a bookie was killed with `--journal-mb` unflushed: it replays its whole journal
+    entries   a bookie with `--entries-gb` in its entry logs was stopped: nothing to replay
+    killed    the same, but killed after a last small add: it scans its last entry log
 
-Starts `octavo bookie` with default settings. The clock stops when it has answered a read of the
-last entry and an ordinary add. `--cold` drops the files from the page cache first, as after a
-reboot of the machine. Prints a line for each start, and last a JSON document with settings and
-figures.
+The clock stops when it has answered a read of the last entry and an ordinary add. `--cold` drops
+the files from the page cache first.
 """
 
 from __future__ import annotations
@@ -63,7 +60,6 @@ _HOUR_MS = 3_600_000
 
 
 def folders(folder: str) -> dict[str, Any]:
-    """The settings for the folders."""
     return {
         "bookie_id": "b1",
         "journal_directories": (f"{folder}/journal",),
@@ -71,12 +67,7 @@ def folders(folder: str) -> dict[str, Any]:
     }
 
 
-# -- the process that fills the disks
-
-
 class Filler:
-    """Adds batches to `LEDGERS` ledgers in turn, until `bytes_wanted` are stored."""
-
     def __init__(self, node: BookieNode, entry_bytes: int, bytes_wanted: int) -> None:
         self._storage = node.storage
         self._payload = random.Random(1).randbytes(entry_bytes)
@@ -94,7 +85,6 @@ class Filler:
             await asyncio.wait([self.done], timeout=0.02)
 
     def feed(self) -> None:
-        """Keep the window full."""
         while (
             self._sent < self._wanted
             and self._in_flight < IN_FLIGHT_BYTES
@@ -119,12 +109,10 @@ class Filler:
 
     @property
     def last_entry(self) -> tuple[int, int]:
-        """The last ledger and its last entry."""
         return self._turn, self._next[self._turn - 1] - 1
 
 
 def make_run(ledger_id: int, first: int, count: int, payload: bytes) -> AddBatch:
-    """Make an add batch like a connection's."""
     pieces = []
     for entry_id in range(first, first + count):
         entry = pack_entry(DIGEST, ledger_id, entry_id, entry_id - 1, 0, payload)
@@ -135,7 +123,6 @@ def make_run(ledger_id: int, first: int, count: int, payload: bytes) -> AddBatch
 
 
 async def fill(args: argparse.Namespace) -> None:
-    """Fill the folder; at the end kill the bookie or stop it gracefully."""
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     store = open_store(f"file://{args.folder}/metadata.db")
     await store.start()
@@ -163,7 +150,6 @@ async def fill(args: argparse.Namespace) -> None:
 
 
 def filled(folder: str, what: str, wanted_bytes: int, entry_bytes: int) -> tuple[int, int]:
-    """Run a filler; return the last entry."""
     command = [sys.executable, "-m", "bench.restart", "--fill", what, "--folder", folder]
     command += ["--fill-bytes", str(wanted_bytes), "--entry-bytes", str(entry_bytes)]
     begun = time.perf_counter()
@@ -175,18 +161,12 @@ def filled(folder: str, what: str, wanted_bytes: int, entry_bytes: int) -> tuple
     return ledger, entry
 
 
-# -- the process that is measured
-
-
 class Probe:
-    """Waits until the bookie answers a read and an add."""
-
     def __init__(self, port: int) -> None:
         self._port = port
         self._added = 0
 
     def wait(self, last: tuple[int, int], child: subprocess.Popen[bytes]) -> None:
-        """Return when both succeeded."""
         with self._connect(child) as connection:
             found = self._ask(connection, read_request(*last))
             assert isinstance(found, ReadAnswer), found
@@ -221,7 +201,6 @@ class Probe:
 
 @contextlib.contextmanager
 def bookie(folder: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """Run `octavo bookie`; kill it at the end of the block."""
     code = "import sys; from octavo.cli.main import main; sys.exit(main())"
     command = [sys.executable, "-c", code, "bookie", "--port", str(port), "--bookie-id", "b1"]
     command += ["--metadata", f"file://{folder}/metadata.db"]
@@ -240,7 +219,6 @@ def bookie(folder: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def start_once(folder: str, last: tuple[int, int], *, stop: bool) -> dict[str, float]:
-    """Start the bookie, wait for answers, and kill it, or end it gracefully if `stop`."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -262,7 +240,6 @@ def start_once(folder: str, last: tuple[int, int], *, stop: bool) -> dict[str, f
 
 
 def forget(folder: str) -> None:
-    """Drop the files from the page cache."""
     for path in Path(folder).rglob("*"):
         if path.is_file():
             handle = os.open(path, os.O_RDONLY)
@@ -271,7 +248,6 @@ def forget(folder: str) -> None:
 
 
 def bytes_in(folder: str) -> int:
-    """Bytes of all files in the folder."""
     return sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
 
 
@@ -282,7 +258,6 @@ def measure(
     last: tuple[int, int],
     **how: Any,
 ) -> dict[str, Any]:
-    """Time `rounds` starts, each in a folder of `prepared`."""
     starts = []
     for _ in range(args.rounds):
         folder = prepared()
@@ -304,7 +279,6 @@ def measure(
 
 
 def measure_all(args: argparse.Namespace, folder: str) -> list[dict[str, Any]]:
-    """Measure the requested parts."""
     results = []
     if "journal" in args.parts:
         live, kept = f"{folder}/live", f"{folder}/kept"  # all starts use the path in the cookie

@@ -1,7 +1,4 @@
-"""A bookie whose syncs are slow while a file exists: `FILE SECONDS SPEC [CONTROL_FD]`.
-
-For b11_slow_bookie.py. Everything else is `octavo.process.bookie`.
-"""
+"""A bookie whose syncs are slow while a file exists: `FILE SECONDS SPEC [CONTROL_FD]`."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ from octavo.process import bookie
 
 
 def slow_down(flag: str, seconds: float) -> None:
-    """Make each sync sleep for `seconds` while the file `flag` exists."""
     sync = files._datasync
 
     def slow(fd: int) -> None:

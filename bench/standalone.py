@@ -28,7 +28,6 @@ _STOP_S = 120
 def standalone(
     folder: Path, make_child: Callable[[str, ProcessSpec, Path], Child] = Child
 ) -> Iterator[ClusterFile]:
-    """Run three bookies and two brokers, like `octavo standalone`, during the block."""
     thread = LoopThread("standalone")
     supervisor = Supervisor(Plan(folder=folder, port_base=0), make_child=make_child)
     try:
@@ -40,10 +39,7 @@ def standalone(
 
 
 class Typed(NamedTuple):
-    """A cluster that the command started."""
-
     url: str
-    """The URL of its first broker."""
     supervisor: psutil.Process
     took_s: float
     """Seconds from the start of the process to its ready line."""
@@ -51,7 +47,6 @@ class Typed(NamedTuple):
 
 @contextlib.contextmanager
 def as_typed(folder: Path, *options: str) -> Iterator[Typed]:
-    """Run the command `octavo standalone` during the block."""
     command = [sys.executable, "-m", "octavo.cli.main", "standalone", "--json"]
     command += ["--data", str(folder), "--port-base", "0", *options]
     began = time.monotonic()
@@ -68,7 +63,6 @@ def as_typed(folder: Path, *options: str) -> Iterator[Typed]:
 
 
 def owner_of(url: str, topic: str, namespace: str = "public") -> str:
-    """The URL of the owner of partition 0."""
     path = f"{url}/v1/topics/{namespace}/{topic}/partitions/0"
     with urllib.request.urlopen(path, timeout=10) as answer:
         return str(answer.headers["Octavo-Owner"])

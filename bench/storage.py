@@ -2,8 +2,7 @@
 
     python -m bench.storage [--entry-bytes 100] [--run 256] [--seconds 5] [--window-mib 8]
 
-Prints a JSON line: entries/s, MB/s of payload, the loop's lag, and the resident size. Measures
-journal, write cache, flush and index, without sockets and digests.
+Measures journal, write cache, flush and index, without sockets and digests.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ KEY = b"k" * 20
 
 
 def make_run(ledger_id: int, first: int, count: int, entry_bytes: int) -> AddBatch:
-    """Make an add batch like a connection's: a bytes object with uniform frames."""
     payload = b"crc!" + b"x" * entry_bytes
     prefix = add_prefix(KEY, HEADER.size + len(payload))
     frame_bytes = len(prefix) + HEADER.size + len(payload)
@@ -45,8 +43,6 @@ def make_run(ledger_id: int, first: int, count: int, entry_bytes: int) -> AddBat
 
 
 class Feeder:
-    """Keeps `window_bytes` of adds in flight until the end."""
-
     def __init__(self, storage: Storage, args: argparse.Namespace) -> None:
         self.storage = storage
         self.args = args
@@ -61,8 +57,8 @@ class Feeder:
         run_bytes = len(self.template.frames)
         while self.in_flight < self.args.window_mib * 2**20 and not self.storage.pressure.level:
             template = self.template
-            # All batches have the template's frames: the storage does not read the ids in them,
-            # and making frames must not be measured.
+            # All batches have the template's frames: the storage does not read their ids, and
+            # making frames must not be measured.
             frames = bytes(bytearray(template.frames))  # a copy, as from a socket
             run = AddBatch(1, self.entry_id, template.count, KEY, False, frames, template.offsets)
             self.entry_id += template.count
@@ -81,7 +77,7 @@ class Feeder:
 
 
 async def watch_lag(lags: list[float]) -> None:
-    """Record the loop's lag by a timer of 1 ms: a flush must not delay the loop."""
+    """A flush must not delay the loop."""
     loop = asyncio.get_running_loop()
     while True:
         due = loop.time() + 0.001

@@ -1,7 +1,6 @@
-"""Checks that every row was stored once, unchanged and in order. Pure.
+"""Check that every row was stored once, unchanged and in order. Pure.
 
-A message that is delivered twice (same partition and offset) is a redelivery, which is allowed. A
-row at two offsets was stored twice, which must never happen.
+A redelivery (same partition and offset) is allowed; a row at two offsets was stored twice.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from octavo.examples.flights import Flights
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of the check. Each list has row numbers, as examples."""
+    """Lists have row numbers, as examples."""
 
     expected: int
     found: int
@@ -30,7 +29,6 @@ class Verdict:
 
     @property
     def good(self) -> bool:
-        """Whether all rows are there once, unchanged, in their partition and in order."""
         return not (
             self.lost
             or self.doubled
@@ -42,8 +40,6 @@ class Verdict:
 
 
 class FlightCheck:
-    """Compares delivered messages with the source."""
-
     def __init__(self, flights: Flights) -> None:
         self._flights = flights
         self._places: dict[int, dict[int, int]] = {}
@@ -56,11 +52,9 @@ class FlightCheck:
 
     @property
     def found(self) -> int:
-        """How many different rows were seen."""
         return sum(map(len, self._places.values())) - len(self._doubled)
 
     def see(self, partition: int, offset: int, key: bytes | None, value: Mapping[str, Any]) -> None:
-        """Note a delivered message."""
         places = self._places.setdefault(partition, {})
         if offset in places:
             self._redelivered += 1
@@ -80,7 +74,6 @@ class FlightCheck:
             self._misplaced.append(row)
 
     def verdict(self) -> Verdict:
-        """Judge all messages seen."""
         lost = [row for row, seen in enumerate(self._seen) if not seen]
         return Verdict(
             expected=len(self._flights),
@@ -111,7 +104,6 @@ class FlightCheck:
         return found
 
     def _gaps(self) -> list[str]:
-        """Partitions whose offsets are not 0, 1, 2, …"""
         return [
             f"partition {partition}: {len(places)} messages, last offset {max(places)}"
             for partition, places in sorted(self._places.items())

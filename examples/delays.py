@@ -1,8 +1,6 @@
-"""Computes delays by hour and carrier twice: as a streaming query of Spark, and by pandas.
+"""Compute delays by hour and carrier twice: as a streaming query of Spark, and by pandas.
 
-Both join the flights with their aircraft, airline and weather. They compute only sums of whole
-numbers, counts and maxima, so they must agree in every digit. The comparison, by hour and carrier,
-reports rows that are missing, unexpected, doubled or different.
+Both compute only sums of whole numbers, counts and maxima, so they must agree in every digit.
 """
 
 from __future__ import annotations
@@ -16,8 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 LATE = "7 days"
-"""How much later than the newest flight an older flight may arrive. The topic's partitions are read
-at the same speed, and drift apart by up to 4 days 14 hours in these data."""
+"""How late a flight may arrive: partitions drift apart by up to 4 days 14 hours in these data."""
 DELAYED_MIN = 15
 SCHEMAS = {
     "flights": "carrier STRING, tailnum STRING, origin STRING, time_hour TIMESTAMP, "
@@ -26,7 +23,6 @@ SCHEMAS = {
     "airlines": "carrier STRING, name STRING",
     "weather": "origin STRING, time_hour TIMESTAMP, wind_speed DOUBLE, precip DOUBLE",
 }
-"""The fields of each topic's JSON that the query needs."""
 _WHOLE = ("flights", "cancelled", "delayed", "in_rain")
 _MAYBE = ("dep_delay_sum", "dep_delay_max", "arr_delay_sum", "seats")
 COLUMNS = ("hour", "carrier", "airline", *_WHOLE, *_MAYBE, "wind_max")
@@ -41,16 +37,11 @@ RESULT_SCHEMA = {
         "wind_max": {"type": "number"},
     },
 }
-"""The JSON Schema for `export`."""
 Row = tuple[Any, ...]
 """In the order of `COLUMNS`; the hour as text, for example 2013-01-01T10:00:00+00:00."""
 
 
-# ---------------------------------------------------------------------- Spark
-
-
 def typed(messages: DataFrame, topic: str) -> DataFrame:
-    """Return the JSON values of a topic as columns."""
     from pyspark.sql import functions as f
 
     value = f.from_json(f.col("value").cast("string"), SCHEMAS[topic])
@@ -58,7 +49,7 @@ def typed(messages: DataFrame, topic: str) -> DataFrame:
 
 
 def delays(flights: DataFrame, tables: dict[str, DataFrame]) -> DataFrame:
-    """Return the streaming query: writes an hour's rows when all its flights must have arrived."""
+    """Write an hour's rows when all its flights must have arrived."""
     from pyspark.sql import functions as f
 
     planes = tables["planes"]
@@ -88,11 +79,7 @@ def delays(flights: DataFrame, tables: dict[str, DataFrame]) -> DataFrame:
     )
 
 
-# ---------------------------------------------------------------------- pandas
-
-
 def expected(folder: Path) -> list[Row]:
-    """Compute the same from the CSV files by pandas, without Spark and Octavo."""
     import pandas as pd
 
     def table(name: str) -> Any:
@@ -127,7 +114,6 @@ def expected(folder: Path) -> list[Row]:
 
 
 def exported(folder: Path) -> list[Row]:
-    """Read the result of `export`, by pandas."""
     import pandas as pd
 
     files = sorted(folder.glob("export_batch=*/*.parquet"))
@@ -137,7 +123,6 @@ def exported(folder: Path) -> list[Row]:
 
 
 def rows_of(table: Any) -> list[Row]:
-    """Turn a pandas table into rows of Python values; missing values are None."""
     import pandas as pd
 
     hours = pd.to_datetime(table["hour"], utc=True).map(lambda hour: hour.isoformat())
@@ -153,12 +138,7 @@ def rows_of(table: Any) -> list[Row]:
     return list(zip(*columns, strict=True))
 
 
-# ---------------------------------------------------------------------- comparison
-
-
 class Differences(NamedTuple):
-    """Rows by hour and carrier."""
-
     missing: list[Row]
     unexpected: list[Row]
     doubled: list[Row]
@@ -166,7 +146,6 @@ class Differences(NamedTuple):
 
 
 def differences(found: Iterable[Row], wanted: Iterable[Row]) -> Differences:
-    """Compare rows by hour and carrier."""
     every = list(found)
     counts = Counter(row[:2] for row in every)
     there = {row[:2]: row for row in every}

@@ -1,9 +1,8 @@
-"""`octavo demo fencing`: shows that two brokers that both believe to own a topic cannot both write.
+"""`octavo demo fencing`: two brokers that both believe to own a topic cannot both write.
 
-A partition's owner is paused (SIGSTOP) for longer than its session lasts, while a publish that
-another broker has sent is in its socket. The other broker takes over the partition, by the six
-steps of ledger recovery. Then the old owner is resumed (SIGCONT). It does not know about the
-take-over and writes, and the bookies refuse its adds.
+A partition's owner is paused (SIGSTOP) for longer than its session, with a publish of another
+broker in its socket. The other broker takes over. Then the old owner is resumed (SIGCONT) and
+writes, and the bookies refuse its adds.
 """
 
 from __future__ import annotations
@@ -49,12 +48,10 @@ IN_FLIGHT = b"written by a broker that does not know that its time is over"
 IN_FLIGHT_BATCH = build_batch([Record(None, IN_FLIGHT)])
 PARTITION = TopicName(*TOPIC.split("/")).partition(0)
 CALLER = "fencing-demo"
-"""The demo publishes as a third broker would for its client. An owner does not forward that: it
-stores the message, or refuses it."""
+"""As a third broker: an owner does not forward that, but stores or refuses the message."""
 
 
 async def run_fencing(folder: Path) -> int:
-    """Run the demo; return the exit code, 0 if every check passed."""
     configure_logging(service="demo", form="console", level="error")
     with Screen() as screen:
         screen.headline("Fencing: a stopped owner, a take-over, and a broker that wakes too late")
@@ -101,8 +98,6 @@ async def run_fencing(folder: Path) -> int:
 
 @dataclass(slots=True)
 class Scene:
-    """The roles of the brokers."""
-
     old: Member
     new: Member
     ledger_id: int
@@ -110,8 +105,6 @@ class Scene:
 
 
 class Fencing:
-    """A run of the demo; `run` calls the acts in their order."""
-
     def __init__(
         self,
         screen: Screen,
@@ -130,7 +123,6 @@ class Fencing:
         self.ledgers = LedgerClient(store, rng=random.SystemRandom(), clock=wall_clock_ms)
 
     async def run(self) -> None:
-        """Play the whole story."""
         await self.ledgers.start()
         try:
             scene = await self._an_owner_writes()
@@ -146,8 +138,6 @@ class Fencing:
         finally:
             await self.client.close()
             await self.ledgers.close()
-
-    # ---- act 1
 
     async def _an_owner_writes(self) -> Scene:
         screen = self.screen
@@ -169,8 +159,6 @@ class Fencing:
         screen.check(metadata.state is LedgerState.OPEN, f"ledger {ledger_id} is OPEN")
         return Scene(old, new, ledger_id, acked)
 
-    # ---- act 2
-
     async def _the_owner_stops(self, scene: Scene) -> InFlight:
         screen = self.screen
         screen.headline(f"2. {scene.old.name} stops before it reads a publish (SIGSTOP)")
@@ -188,8 +176,6 @@ class Fencing:
         await asyncio.sleep(0.1)
         screen.event("demo", "a third broker has sent it a publish; it is in its socket, unread")
         return in_flight
-
-    # ---- act 3
 
     async def _another_takes_over(self, scene: Scene) -> LedgerMetadata:
         screen = self.screen
@@ -271,8 +257,6 @@ class Fencing:
         if said is not None:
             self.screen.event(event.node, said[1], said[0])
 
-    # ---- act 4
-
     async def _the_owner_wakes(self, scene: Scene, in_flight: InFlight) -> bool:
         """Whether it ran into the fence. It may also have noticed its lost session first."""
         screen = self.screen
@@ -306,15 +290,11 @@ class Fencing:
         return True
 
     async def _owner(self, broker: Member) -> Owner:
-        """Return the broker as the owner that a third broker takes it for."""
         topic = await self.client.topic(TOPIC)
         return Owner(broker.name, broker.address, False, str(topic.stats["incarnation"]))
 
     async def _once_more(self, scene: Scene) -> Scene:
-        """Swap the roles: the new owner is paused next."""
         return Scene(scene.new, scene.old, await self._newest_ledger(), scene.acked)
-
-    # ---- act 5
 
     async def _what_is_left(self, scene: Scene, recovered: LedgerMetadata) -> None:
         screen = self.screen
@@ -333,8 +313,6 @@ class Fencing:
         screen.check(
             position.offset == len(scene.acked), f"the next message got offset {position.offset}"
         )
-
-    # ---- helpers
 
     async def _newest_ledger(self) -> int:
         topic = await self.client.topic(TOPIC)
@@ -358,7 +336,7 @@ class Fencing:
 
 
 class InFlight:
-    """A publish of a third broker, which waits in its owner's socket while the owner is paused."""
+    """A publish of a third broker, which waits in the paused owner's socket."""
 
     def __init__(self, remote: Remote, owner: Owner) -> None:
         self._asked = asyncio.ensure_future(

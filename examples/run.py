@@ -1,12 +1,9 @@
-"""`octavo demo`: sends every flight of 2013 through a cluster that loses a bookie and a broker.
+"""`octavo demo`: every flight of 2013 through a cluster that loses a bookie and a broker.
 
-There are three bookies, two brokers, and a topic of four partitions with three copies and an ack
-quorum of two. Half of the aircraft publish as NDJSON, the other half as record batches. Meanwhile a
-bookie is killed (the writers continue with two copies, as there is no spare), a fourth bookie joins
-(the ensembles change), and a partition's owner is killed (another broker takes over). Then all
-messages are consumed through a subscription and compared with the source. At the end the topic is
-forked in the middle, the fork is written to and deleted, and two consumers share a topic by its
-keys while their broker is killed (`sharing`).
+Two producers (NDJSON, record batches) publish to four partitions. Meanwhile a bookie is killed
+(there is no spare), a fourth joins, and a partition's owner is killed. All messages are consumed
+and compared with the source. At the end the topic is forked, and two consumers share keys
+(`sharing`).
 """
 
 from __future__ import annotations
@@ -45,8 +42,6 @@ FORMS = ("NDJSON", "record batches")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
-    """Options of the demo."""
-
     folder: Path
     rows: int | None = None
     kill: bool = True
@@ -59,23 +54,19 @@ class Gates:
         self._gates = [(int(total * share), asyncio.Event()) for share in (0.25, 0.50, 0.75)]
 
     def open(self, number: int) -> None:
-        """Let publishing pass gate `number`."""
         self._gates[number][1].set()
 
     def open_all(self) -> None:
-        """Let publishing pass all gates."""
         for _, event in self._gates:
             event.set()
 
     async def pass_at(self, sent: int) -> None:
-        """Wait while the gate at this number of messages is closed."""
         for at, event in self._gates:
             if sent >= at:
                 await event.wait()
 
 
 async def run_demo(options: DemoOptions) -> int:
-    """Run the demo; return the exit code, 0 if every check passed."""
     configure_logging(service="demo", form="console", level="error")
     with Screen() as screen:
         screen.headline("Octavo: 336,776 flights, three copies, three kills")
@@ -109,14 +100,11 @@ async def run_demo(options: DemoOptions) -> int:
 
 
 class Narrator:
-    """Shows events of the logs as sentences; repeated events of a writer only once."""
-
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
         self._told: set[tuple[str, str]] = set()
 
     def __call__(self, event: LogEvent) -> None:
-        """Show an event."""
         said = in_words(event.event, event.fields)
         if said is None:
             return
@@ -129,8 +117,6 @@ class Narrator:
 
 
 class Demo:
-    """A run of the demo; `run` calls the parts in their order."""
-
     def __init__(
         self,
         screen: Screen,
@@ -148,7 +134,6 @@ class Demo:
         self._sent = 0
 
     async def run(self, kill: bool) -> None:
-        """Run all parts."""
         cluster = self.supervisor.cluster
         for member in cluster.members:
             self.screen.event(member.name, f"ready at {member.address}, pid {member.pid}")
@@ -164,8 +149,6 @@ class Demo:
         if kill:
             await Sharing(self.screen, self.supervisor, self.client, self.flights).run()
         self._judge(verdict, publish_rate, consume_rate)
-
-    # ---- publishing
 
     async def _publish(self, kill: bool) -> float:
         total = len(self.flights)
@@ -215,8 +198,6 @@ class Demo:
         while True:
             self.screen.progress(self._stored)
             await asyncio.sleep(0.25)
-
-    # ---- events
 
     async def _story(self, gates: Gates) -> None:
         try:
@@ -280,8 +261,6 @@ class Demo:
         while self._stored < len(self.flights) * share:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
-    # ---- consuming
-
     async def _consume(self) -> tuple[Verdict, float]:
         total = len(self.flights)
         self.screen.headline(f"Consume through the subscription {SUBSCRIPTION!r} and compare")
@@ -320,7 +299,6 @@ class Demo:
             check.see(one.partition, one.offset, one.key, one.json())
 
     async def _bring_back(self) -> None:
-        """Restart the killed processes on their data, and wait until they serve again."""
         self.screen.headline("Start the killed processes again")
         dead = [one for one in self.supervisor.cluster.members if one.state == "dead"]
         for member in dead:
@@ -330,7 +308,6 @@ class Demo:
         self.screen.check(BOOKIE_TO_KILL in ids, f"{len(ids)} bookies are up: {sorted(ids)}")
 
     async def _fork(self) -> None:
-        """Fork the topic in the middle of every partition, without copying messages."""
         self.screen.headline("Fork the topic in the middle of each partition")
         ends = {n: await self.client.offset(TOPIC, partition=n) for n in range(PARTITIONS)}
         middle = {number: end // 2 for number, end in ends.items()}
@@ -351,7 +328,6 @@ class Demo:
         self.screen.check(whole == ends, "the fork is deleted, and the topic as it was")
 
     async def _last_alike(self, fork: str, number: int, offset: int) -> bool:
-        """Whether topic and fork have the same message at the offset."""
         mine, theirs = [
             (await self.client.read(one, partition=number, start=offset, limit=1))[0]
             for one in (fork, TOPIC)
@@ -389,7 +365,6 @@ class Demo:
 
 
 def _by_ndjson(key: str | None, row: int) -> bool:
-    """Whether to publish as NDJSON: half of the aircraft do; flights without aircraft alternate."""
     return bool(sum(key.encode()) & 1) if key else bool(row & 1)
 
 

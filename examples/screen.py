@@ -1,8 +1,4 @@
-"""The output of a demo: a live screen on a terminal, plain lines elsewhere.
-
-On a terminal the progress bar stays below the events; elsewhere it becomes a line every few
-seconds.
-"""
+"""The output of a demo: a live screen on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -26,8 +22,6 @@ LINE_EVERY_S = 3.0
 
 
 class Screen:
-    """A context manager around a demo."""
-
     def __init__(self) -> None:
         self.console = Console(highlight=False, soft_wrap=True)
         self._started = time.monotonic()
@@ -51,7 +45,6 @@ class Screen:
         self.checks_failed = 0
 
     def __enter__(self) -> Screen:
-        """Begin to show."""
         self._bar.start()
         return self
 
@@ -61,19 +54,16 @@ class Screen:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End, and leave the output."""
         self._bar.stop()
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the demo began."""
         return time.monotonic() - self._started
 
     def headline(self, text: str) -> None:
         self._print(f"\n[bold]{escape(text)}[/]")
 
     def event(self, who: str, text: str, style: str = "cyan") -> None:
-        """Show an event, with the time since the start."""
         self._print(
             f"[dim]{self.elapsed_s:6.1f} s[/]  [{style}]{escape(who):<10}[/] {escape(text)}"
         )
@@ -82,7 +72,6 @@ class Screen:
         self._print(f"[dim]{escape(text)}[/]")
 
     def check(self, good: bool, text: str) -> bool:
-        """Show the result of a check; count failures."""
         self.checks_failed += not good
         mark = "[bold green]  ok  [/]" if good else "[bold red]FAILED[/]"
         self._print(f"{mark} {escape(text)}")
@@ -97,7 +86,6 @@ class Screen:
         self.console.print(table)
 
     def begin(self, name: str, total: int) -> None:
-        """Show the progress of long work from now on."""
         if self._task is not None:
             self._bar.remove_task(self._task)
         self._name, self._total, self._done = name, total, 0
@@ -107,7 +95,6 @@ class Screen:
         self._task = self._bar.add_task(name, total=total, rate="")
 
     def progress(self, done: int) -> None:
-        """Show how much is done."""
         now = time.monotonic()
         self._done = done
         before, count = self._last
@@ -120,7 +107,6 @@ class Screen:
             self.event(self._name, f"{done:,} of {self._total:,}", "green")
 
     def end(self) -> float:
-        """End the work; return its rate a second."""
         took_s = max(time.monotonic() - self._since, 1e-9)
         if self._task is not None:
             self._bar.remove_task(self._task)

@@ -1,9 +1,7 @@
 """Two consumers share the aircraft of a topic, and their broker is killed.
 
-The subscription is `key_shared`: each aircraft belongs to one consumer, which gets its flights in
-order, and does not wait for other aircraft. Half of the flights are published, and the owner of a
-partition is killed while they are worked on. The other half is published through the next owner.
-Unacked messages are delivered again, perhaps to the other consumer, and still in order.
+The subscription is `key_shared`: each aircraft belongs to one consumer, in order. The owner of a
+partition is killed meanwhile; unacked messages are delivered again, still in order.
 """
 
 from __future__ import annotations
@@ -29,8 +27,6 @@ TIMEOUT_S = 40.0
 
 
 class Work:
-    """Records the deliveries of both crews (consumers), in their order."""
-
     def __init__(self) -> None:
         self._first: dict[str, list[int]] = {}
         """By aircraft: its flights, in the order of their first deliveries."""
@@ -39,7 +35,6 @@ class Work:
         self._flights_of: dict[str, set[int]] = {}
 
     def see(self, crew: str, aircraft: str, row: int) -> None:
-        """Note that a crew got a flight of an aircraft."""
         if row not in self._seen:
             self._first.setdefault(aircraft, []).append(row)
         self._seen[row] = self._seen.get(row, 0) + 1
@@ -48,26 +43,21 @@ class Work:
 
     @property
     def found(self) -> int:
-        """How many different flights were seen."""
         return len(self._seen)
 
     @property
     def again(self) -> int:
-        """How many deliveries were redeliveries."""
         return sum(self._seen.values()) - len(self._seen)
 
     @property
     def unordered(self) -> list[str]:
-        """Aircraft whose flights came out of order."""
         return [name for name, rows in self._first.items() if rows != sorted(rows)]
 
     @property
     def of_both(self) -> int:
-        """How many aircraft both crews worked on."""
         return sum(len(crews) > 1 for crews in self._crews.values())
 
     def table(self) -> list[tuple[str, int, int]]:
-        """By crew: its name, and its numbers of aircraft and of flights."""
         return [
             (
                 crew,
@@ -79,8 +69,6 @@ class Work:
 
 
 class Sharing:
-    """This part of the demo."""
-
     def __init__(
         self, screen: Screen, supervisor: Supervisor, client: AsyncClient, flights: Flights
     ) -> None:
@@ -92,7 +80,6 @@ class Sharing:
         self._work = Work()
 
     async def run(self) -> None:
-        """Publish, kill, publish, until all messages are acked or no more come."""
         self._screen.headline("Two consumers share the aircraft; the broker that serves them dies")
         await self._client.create_topic(TOPIC, partitions=PARTITIONS)
         crews = [

@@ -7,7 +7,6 @@
         client.publish("flights", {"tailnum": "N14228"}, key="N14228")
 
 Names are loaded at their first use, so that a bookie process does not load the HTTP client.
-Brokers, bookies and commands refuse to run without assertions (`python -O`): assertions.py.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'octavo' has no attribute {name!r}")
     found: object = getattr(importlib.import_module(_HOMES.get(name, _ERRORS)), name)
-    globals()[name] = found  # the next use does not come here
+    globals()[name] = found
     return found
 
 

@@ -1,7 +1,6 @@
-"""Refuses to serve if Python runs without assertions.
+"""Refuse to serve if Python runs without assertions, which help to keep acknowledged data safe.
 
-Assertions help to keep acknowledged data safe, in brokers, bookies and all writers of ledgers. The
-client library does not need them: any program may import it.
+The client library does not need them: any program may import it.
 """
 
 from __future__ import annotations

@@ -6,5 +6,4 @@ import time
 
 
 def wall_clock_ms() -> int:
-    """Milliseconds since the epoch."""
     return time.time_ns() // 1_000_000

@@ -1,4 +1,4 @@
-"""Finds the credentials and certificates of commands, in environment variables."""
+"""Find the credentials and certificates of commands, in environment variables."""
 
 from __future__ import annotations
 
@@ -21,13 +21,11 @@ TOKEN_FILE = "OCTAVO_TOKEN_FILE"
 
 
 class TokenUnusable(OctavoError):
-    """The token is malformed, or its file is unreadable."""
-
     name = "token-unusable"
 
 
 def credentials_file() -> str:
-    """Return the absolute path of the metadata credentials file, or empty."""
+    """Return an absolute path, or empty."""
     found = os.environ.get(VARIABLE, "")
     return os.path.abspath(found) if found else ""
 

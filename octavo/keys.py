@@ -1,7 +1,7 @@
-"""Loads the keys of namespaces, from a key file on this machine or from a key service's plug-in.
+"""Load the keys of namespaces, from a key file on this machine or from a key service's plug-in.
 
-A key file must have mode 0600. It is replaced as a whole (write a new file, sync, rename), so that
-no process reads half of it, and a removed key is gone from the disk when the command returns.
+A key file has mode 0600 and is replaced as a whole, so that no process reads half of it, and a
+removed key is gone from the disk when the command returns.
 """
 
 from __future__ import annotations
@@ -33,9 +33,8 @@ def data_keys_of(config: KeysConfig) -> DataKeys | None:
 
 
 def keys_of_environment() -> DataKeys | None:
-    """Like `data_keys_of`, from `OCTAVO_KEYS_…`, for commands and Spark jobs.
-
-    Raises `InvalidKeys`, `SettingsError`.
+    """As `data_keys_of`, from `OCTAVO_KEYS_…`, for commands and Spark jobs. Raises `SettingsError`,
+    too.
     """
     if not any(name.startswith(VARIABLES) for name in os.environ):
         return None
@@ -45,7 +44,6 @@ def keys_of_environment() -> DataKeys | None:
 
 
 def key_source(config: KeysConfig) -> KeySource | None:
-    """Return the source that the settings name, or None. Raises `InvalidKeys`."""
     if config.file:
         found = file_keys(Path(config.file))
         try:
@@ -73,7 +71,7 @@ def file_keys(path: Path) -> FileKeys:
 
 
 def read_text(path: Path) -> str:
-    """Read a key file. Raises `KeySourceUnavailable`, also if other users may read the file."""
+    """Raises `KeySourceUnavailable`, also if other users may read the file."""
     what = f"key file {path}"
     with _told(what), open(path, "rb") as file:
         _check(what, os.fstat(file.fileno()))

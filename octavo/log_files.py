@@ -1,10 +1,10 @@
-"""Rotates log files: renames a full file, and deletes the oldest.
+"""Rotate log files: rename a full file, and delete the oldest.
 
     broker-1.jsonl      the current file, at most `bytes_max`
     broker-1.jsonl.1    the file before, and so on; `files_max` files in all
 
-A line is a single write, so it is never split between files. If the interpreter's standard output
-or error was redirected to the file, it is redirected to the new file too.
+A line is a single write, so it is never split. A standard output or error that was redirected to
+the file follows to the new file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from pathlib import Path
 
 
 def put_aside(path: Path, files_max: int) -> None:
-    """Make room for a new file at `path`: add 1 to each file's number, delete the last file."""
     names = [path, *(path.with_name(f"{path.name}.{n}") for n in range(1, files_max))]
     for older, newer in zip(names[:0:-1], names[-2::-1], strict=True):
         with contextlib.suppress(FileNotFoundError):
@@ -27,7 +26,7 @@ def put_aside(path: Path, files_max: int) -> None:
 
 
 class LogFile:
-    """The stream for structlog, for any thread. On a full disk, lines are lost without an error."""
+    """For any thread. On a full disk, lines are lost without an error."""
 
     def __init__(self, path: Path, *, bytes_max: int, files_max: int) -> None:
         self._path = path
@@ -45,8 +44,7 @@ class LogFile:
             self._file.write(data)
         return len(text)
 
-    def flush(self) -> None:
-        """Do nothing: writes are not buffered."""
+    def flush(self) -> None: ...
 
     def isatty(self) -> bool:
         return False

@@ -1,10 +1,8 @@
-"""Limits repeated log lines: shows the first, then only their count.
+"""Limit repeated log lines: show the first, then only their count.
 
-Limited are warnings, errors and events that name a peer, because peers can cause any number of
-them (clients of another protocol once caused 15,000 `connection_refused` in a minute). Within
-`WINDOW_S` seconds an event is shown `SAME_MAX` times for the same subject (peer's host, ledger,
-partition), and `EVENT_MAX` times in all. At the end of the window, one line for each event says
-how many lines were left out.
+Limited are warnings, errors and events that name a peer: peers can cause any number of them. Within
+`WINDOW_S` an event is shown `SAME_MAX` times for the same subject (peer's host, ledger, partition),
+and `EVENT_MAX` times in all; then one line says how many were left out.
 """
 
 from __future__ import annotations
@@ -28,16 +26,13 @@ LIMITED_LEVELS = frozenset({"warning", "error", "critical"})
 
 
 class LeftOut(NamedTuple):
-    """The lines of an event that a window left out."""
-
     event: str
     lines: int
     for_s: float
-    """The window's length in seconds."""
 
 
 class LogLimit:
-    """Decides which lines are shown; for any thread. `clock` counts seconds, monotonically."""
+    """For any thread. `clock` counts seconds, monotonically."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -47,7 +42,7 @@ class LogLimit:
         self._left_out: Counter[str] = Counter()
 
     def passes(self, fields: Mapping[str, Any]) -> tuple[bool, list[LeftOut]]:
-        """Whether to show the line, and what a window that just ended left out."""
+        """Return whether to show the line, and what a window that just ended left out."""
         with self._lock:
             told = self._turn()
             return self._counted(fields), told

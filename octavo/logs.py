@@ -1,9 +1,7 @@
 """Logging: structlog events as JSON lines (processes) or as text for people (a console).
 
-An event is one line `{"ts", "level", "event", "service", "node", …}`. Event names are part of the
-interface: scripts and the demo search for them. Records of standard-library loggers (aiohttp,
-kazoo, asyncio) become events too. A line is written with a single `write`, so a crash damages at
-most the last line.
+An event is one line `{"ts", "level", "event", "service", "node", …}`, and a single `write`. Event
+names are part of the interface. Records of standard-library loggers become events too.
 """
 
 from __future__ import annotations
@@ -74,7 +72,7 @@ def configure_logging(
 
 
 def _limited() -> structlog.types.Processor:
-    """Make the processor that drops repeated lines and logs how many it dropped."""
+    """Drop repeated lines and log how many."""
     limit = LogLimit(monotonic)
 
     def drop(_logger: Any, _method: str, event: EventDict) -> EventDict:
@@ -109,8 +107,6 @@ def _error_text(_logger: Any, _method: str, event: EventDict) -> EventDict:
 
 
 class _ToStructlog(logging.Handler):
-    """Makes an event of a standard-library record, with its logger's name as `source`."""
-
     def emit(self, record: logging.LogRecord) -> None:
         log = structlog.get_logger().bind(source=record.name)
         trace = record.exc_info[1] if record.exc_info else None

@@ -1,7 +1,7 @@
-"""Runs an event loop on its own thread, for callers that are not asynchronous.
+"""Run an event loop on its own thread, for callers that are not asynchronous.
 
-`stop` ends the thread. Without it, the thread ends when the last reference to its `LoopThread` is
-gone, or with the program. Calls that still wait then fail with `InvalidCall`; none hangs.
+The thread ends by `stop`, when the last reference to its `LoopThread` is gone, or with the program.
+Calls that still wait then fail with `InvalidCall`; none hangs.
 """
 
 from __future__ import annotations
@@ -155,7 +155,6 @@ class LoopThread:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether calls are refused."""
         return bool(self._life.refusal)
 
     def check(self) -> None:
@@ -192,7 +191,6 @@ class LoopThread:
             raise
 
     def soon(self, call: Callable[[], None]) -> None:
-        """Call on the loop; do not wait. Raises as `start` does."""
         self.check()
         self._life.loop.call_soon_threadsafe(call)
 
@@ -201,7 +199,6 @@ class LoopThread:
         return threading.current_thread() is self._life.thread
 
     def iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
-        """Iterate over an asynchronous iterator."""
         try:
             while True:
                 try:
@@ -289,7 +286,7 @@ _ended_with = 0
 
 
 def _end_with_this_process() -> None:
-    """Register `_end_all` with `multiprocessing`: its processes end without `atexit`."""
+    """`multiprocessing` ends its processes without `atexit`."""
     global _ended_with
     util = sys.modules.get("multiprocessing.util")
     if util is not None and _ended_with != os.getpid():

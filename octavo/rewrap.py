@@ -1,8 +1,7 @@
-"""Wraps data keys of ledgers with the namespace's current key, and counts the uses of each key.
+"""Wrap data keys of ledgers with the namespace's current key, and count the uses of each key.
 
-A wrapped data key is stored in the ledger's record, and for an offloaded ledger in its partition's
-record. Only that field is changed, by compare-and-set. Data keys and messages stay the same, so
-open ledgers are not disturbed. An interrupted run can be repeated.
+Only the wrapped key in the ledger's record (or, when offloaded, its partition's) is changed, by
+compare-and-set, so open ledgers are not disturbed. An interrupted run can be repeated.
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ class Rewrapped(NamedTuple):
 
 
 async def uses(store: MetadataStore) -> AsyncIterator[Use]:
-    """Yield every wrapped data key. Raises `MetadataUnavailable`, `BadRecord`."""
     ledgers, topics = LedgerStore(store), TopicStore(store)
     for ledger_id in await ledgers.list():
         try:

@@ -1,10 +1,8 @@
-"""Settings: makes the layers' configs from flags, environment variables and a TOML file.
+"""Settings: make the layers' configs from flags, environment variables and a TOML file.
 
-Every field of the layers' frozen dataclasses (`BookieConfig`, `BrokerConfig`, `HttpConfig`,
-`LedgerOptions`, `TlsConfig`, `ProcessConfig`) is a setting; there are no others. A flag wins over
-the environment (`OCTAVO_BOOKIE_PORT`), that over the file (`port` in `[bookie]`), and that over the
-field's default. An unknown name or a wrong value is an error that says where it stands and what
-would be right.
+Every field of the layers' frozen dataclasses is a setting. A flag wins over the environment
+(`OCTAVO_BOOKIE_PORT`), that over the file (`port` in `[bookie]`), and that over the field's
+default. An unknown name or a wrong value is an error that says where it stands.
 """
 
 from __future__ import annotations
@@ -45,8 +43,6 @@ NOT_SETTINGS = frozenset(
 
 
 class SettingsError(OctavoError):
-    """A setting has an unknown name or a wrong value. The text says where it stands."""
-
     name = "settings"
     scope = Scope.PROCESS
 
@@ -79,7 +75,6 @@ class ProcessConfig:
     """Log files to keep, including the current file; older files are deleted."""
 
     def __post_init__(self) -> None:
-        """Raise `SettingsError` if a value is out of range."""
         for name, known in (
             ("log_format", ("auto", "json", "console")),
             ("log_level", ("debug", "info", "warning", "error")),
@@ -92,7 +87,6 @@ class ProcessConfig:
 
 
 def read_file(path: Path | None) -> dict[str, Any]:
-    """Read the TOML file and check its table names. Raises `SettingsError`."""
     if path is None:
         return {}
     try:
@@ -164,7 +158,6 @@ def chosen(
 
 
 def _model(kind: type[Any], prefix: str, file_values: dict[str, Any]) -> type[BaseSettings]:
-    """Make a settings model with the fields of `kind` that reads the sources in their order."""
     hints = get_type_hints(kind)
     fields: dict[str, Any] = {}
     for field in dataclasses.fields(kind):
@@ -222,7 +215,6 @@ def _explain(
     values: Mapping[str, object],
     file: Path | None,
 ) -> SettingsError:
-    """Turn pydantic's first error into a `SettingsError`."""
     first = error.errors(include_url=False)[0]
     name = str(first["loc"][0]) if first["loc"] else "?"
     if name in given:

@@ -1,7 +1,7 @@
-"""Makes text safe for a terminal.
+"""Make text safe for a terminal.
 
-Users' names, keys, values, headers and errors may contain escapes that move the cursor, change the
-title, write to the clipboard, or reverse the direction of writing.
+Names, keys, values and errors may contain escapes that move the cursor, change the title, write to
+the clipboard, or reverse the direction of writing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _OBEYED = re.compile(
 
 
 def visible(text: str) -> str:
-    """Spell out the characters that a terminal would obey: `\\x1b`, `\\u202e`."""
+    r"""Spell out the characters that a terminal would obey: `\x1b`, `\u202e`."""
     return _OBEYED.sub(_spelled, text)
 
 

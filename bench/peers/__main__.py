@@ -5,7 +5,7 @@
     python -m bench.peers --page                   # and put the result into docs/performance.md
     python -m bench.peers --from peers.out --page                      # the same, of an earlier run
 
-The package's docstring (bench/peers/__init__.py) describes each system and workload.
+bench/peers/__init__.py describes each system and workload.
 """
 
 from __future__ import annotations
@@ -58,7 +58,6 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def main() -> None:
-    """Measure and print; exit code 1 if a run failed or no system was available."""
     options = _options()
     if options.job:
         print(json.dumps(_client(json.loads(options.job))))
@@ -118,8 +117,6 @@ def _options() -> argparse.Namespace:
 
 
 def _names(known: Any) -> Any:
-    """A reader of `a,b` that keeps the order of `known`."""
-
     def read(text: str) -> list[str]:
         wanted = text.split(",")
         if unknown := [name for name in wanted if name not in known]:
@@ -130,8 +127,6 @@ def _names(known: Any) -> Any:
 
 
 def _positive(kind: type[Any]) -> Any:
-    """A reader of numbers above 0."""
-
     def read(text: str) -> Any:
         if (value := kind(text)) <= 0:
             raise argparse.ArgumentTypeError(f"{text} is not above 0")
@@ -142,7 +137,6 @@ def _positive(kind: type[Any]) -> Any:
 
 
 def _client(job: dict[str, Any]) -> dict[str, Any]:
-    """Run a workload of a system in this process."""
     module = importlib.import_module(f"bench.peers.{job['client']}")
     work = job["workload"]
     if work in RATES:
@@ -154,7 +148,6 @@ def _client(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Measure all kinds, one after the other. Raises `Failed` if no system is available."""
     began, busy = time.monotonic(), _busy_s()
     load = Load(options.messages, options.seconds)
     found: dict[str, Any] = {"versions": {}, "missing": {}, "idle_cores": {}, "resident_mb": {}}
@@ -183,7 +176,6 @@ def _measure_kind(
     systems: list[str], workloads: list[str], load: Load, rounds: int,
     found: dict[str, Any], runs: list[dict[str, Any]],
 ) -> None:  # fmt: skip
-    """Measure the systems of a kind; their servers end with this call."""
     with contextlib.ExitStack() as stack:  # servers end before their folder is removed
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="octavo-peers-"))
         clusters, missing = _start(stack, systems, Path(folder))
@@ -203,10 +195,7 @@ def _measure_kind(
 
 
 def _busy_s() -> float:
-    """Processor seconds of the machine without this process and its children.
-
-    Children count once they have ended. The kernel's own work is included.
-    """
+    """Processor seconds of the machine without this process and its children."""
     times = psutil.cpu_times()
     whole = sum(times) - times.idle - times.iowait - times.guest - times.guest_nice
     ours = 0.0
@@ -217,7 +206,6 @@ def _busy_s() -> float:
 
 
 def _warming(workloads: list[str], number: int) -> list[str]:
-    """The workloads of a warm-up round, which are numbered from 0."""
     return [
         one
         for one in workloads
@@ -226,7 +214,6 @@ def _warming(workloads: list[str], number: int) -> list[str]:
 
 
 def _shorter(load: Load) -> Load:
-    """The load of a warm-up."""
     messages = max(1, load.messages // WARM_SHARE)
     return Load(messages, min(WARM_SECONDS_MAX, load.seconds))
 
@@ -234,7 +221,6 @@ def _shorter(load: Load) -> Load:
 def _start(
     stack: contextlib.ExitStack, systems: list[str], folder: Path
 ) -> tuple[dict[str, Cluster], dict[str, str]]:
-    """Start the systems; return their clusters, and the reasons why others cannot run."""
     modules: dict[str, Cluster | str] = {}
     for name in systems:
         module = SYSTEMS[name].module
@@ -246,7 +232,6 @@ def _start(
 
 
 def _started(stack: contextlib.ExitStack, name: str, folder: Path) -> Cluster | str:
-    """Start a system; return its cluster, or the reason why it cannot run."""
     system = SYSTEMS[name]
     folder.mkdir()
     try:
@@ -266,8 +251,6 @@ def _started(stack: contextlib.ExitStack, name: str, folder: Path) -> Cluster | 
 
 
 class Turns:
-    """Runs the systems in turn at each workload, with another system first in every round."""
-
     def __init__(self, clusters: dict[str, Cluster], systems: list[str]) -> None:
         self._clusters = clusters
         self._systems = systems
@@ -275,7 +258,6 @@ class Turns:
     def go(
         self, name: str, number: int, workloads: list[str], load: Load, runs: list[dict[str, Any]]
     ) -> None:
-        """Run a round; add its runs to `runs`."""
         print(f"{name}:", flush=True)
         at = number % len(self._systems)
         order = self._systems[at:] + self._systems[:at]
@@ -293,7 +275,6 @@ class Turns:
         self, topics: contextlib.ExitStack, held: dict[str, str], system: str, workload: str,
         load: Load, suffix: str,
     ) -> dict[str, Any]:  # fmt: skip
-        """Run a workload in a new topic; `consume` uses the topic of `produce`."""
         cluster = self._clusters[system]
         load = Load(cluster.of_messages(load.messages), load.seconds)
         try:
@@ -316,13 +297,11 @@ class Turns:
 
 
 def _drop(cluster: Cluster, topic: str) -> None:
-    """Delete a topic; if that fails, it is deleted with the folder."""
     with contextlib.suppress(Failed):
         cluster.drop(topic)
 
 
 def _one(cluster: Cluster, workload: str, topic: str, load: Load) -> dict[str, Any]:
-    """Run a client process; return its figures and the servers'. Raises `Failed`."""
     command = cluster.command(workload, topic, load)
     before = _used_s(cluster)
     said = run(command, load.seconds + WARM_S + CLIENT_S)
@@ -332,7 +311,6 @@ def _one(cluster: Cluster, workload: str, topic: str, load: Load) -> dict[str, A
 
 
 def _idle(clusters: dict[str, Cluster]) -> dict[str, float]:
-    """Measure and print each cluster's use of a core without load."""
     distinct = set(clusters.values())
     before = {one: _used_s(one) for one in distinct}
     time.sleep(IDLE_S)

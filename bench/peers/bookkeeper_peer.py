@@ -18,7 +18,6 @@ from octavo.standalone.ports import free_port
 
 WINDOW = 5_000
 WINDOW_BYTES = 16 << 20
-"""The bound of bytes of a writer's window."""
 _SHELL_S = 90
 _CALL_S = 5
 
@@ -52,8 +51,6 @@ maxClientCnxns=0
 
 
 class BookKeeper(Bookies, ThreeServers):
-    """Three bookies, by number."""
-
     name = "bookkeeper"
     version = fetch.BOOKKEEPER.version
 
@@ -65,7 +62,6 @@ class BookKeeper(Bookies, ThreeServers):
         self._zookeeper: Server | None = None
 
     def start(self) -> None:
-        """Start all, and wait until ZooKeeper knows them. Raises `Missing` and `Failed`."""
         self._java.compile("LedgerLoad")
         zoo = self._folder / "zoo.cfg"
         zoo.write_text(ZOO.format(folder=self._folder, port=self._zookeeper_port))
@@ -94,7 +90,6 @@ class BookKeeper(Bookies, ThreeServers):
             self._zookeeper.kill()
 
     def pids(self) -> list[int]:
-        """The bookies and ZooKeeper."""
         return [*super().pids(), *([self._zookeeper.pid] if self._zookeeper else [])]
 
     def command(self, workload: str, topic: str, load: Load) -> list[str]:
@@ -119,7 +114,6 @@ class BookKeeper(Bookies, ThreeServers):
 
 @contextlib.contextmanager
 def running(folder: Path) -> Iterator[Cluster]:
-    """Run the servers during the block. Raises `Missing` and `Failed`."""
     cluster = BookKeeper(fetch.jars(fetch.BOOKKEEPER), folder)
     try:
         cluster.start()

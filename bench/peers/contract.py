@@ -21,11 +21,11 @@ LEDGER_BYTES = {"ledger": 100, "ledger-1k": 1024, "ledger-64k": 65_536}
 WARMED_BY = {"single": "single-5000"}
 """A workload whose warm-up is left out if the other workload is warmed up."""
 WARM_ONCE = (*RATES, "ledger-64k")
-"""Workloads that are left out of further warm-ups: they take long, or fill the disk."""
+"""Left out of further warm-ups: they take long, or fill the disk."""
 IN_TOPICS = ("produce", "consume", "batches", *RATES)
 WORKLOADS = (*IN_TOPICS, *LEDGER_BYTES)
 WARM_S = 3.0
-"""How long a client sends before it counts, as in `bench.b4_single`."""
+"""How long a client sends before it counts."""
 
 
 class Missing(Exception):
@@ -34,15 +34,11 @@ class Missing(Exception):
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """A row of the table."""
-
     name: str
     module: str
-    """The module that runs its servers."""
     durability: str
     workloads: tuple[str, ...] = IN_TOPICS
     package: str = "octavo"
-    """The package that its Python clients import."""
     lacks: str = ""
     """Why it lacks workloads of its kind."""
 
@@ -68,38 +64,31 @@ SYSTEMS = {
     )
 }  # fmt: skip
 KINDS = (IN_TOPICS, tuple(LEDGER_BYTES))
-"""Groups of workloads. The systems of a group run at the same time."""
+"""The systems of a group run at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The size of a run: messages to send, or seconds."""
-
     messages: int
     seconds: float
 
 
 class Cluster(ABC):
-    """The servers of a system, or of two systems that share them."""
-
     name: str
     version: str
 
     @abstractmethod
-    def pids(self) -> list[int]:
-        """The servers' processes."""
+    def pids(self) -> list[int]: ...
 
     @abstractmethod
     def create(self, system: str, topic: str, partitions: int) -> None:
         """Make a topic for publishing, and its subscription if `consume` needs one."""
 
     @abstractmethod
-    def drop(self, topic: str) -> None:
-        """Delete a topic and its data."""
+    def drop(self, topic: str) -> None: ...
 
     @abstractmethod
-    def command(self, workload: str, topic: str, load: Load) -> list[str]:
-        """The command of the client process for a workload, to be run in `ROOT`."""
+    def command(self, workload: str, topic: str, load: Load) -> list[str]: ...
 
     def result(self, workload: str, said: str, load: Load) -> dict[str, Any]:
         """Read a client's output: its figures, and `acked`, the number of all its messages.
@@ -115,8 +104,6 @@ class Cluster(ABC):
 
 
 class Bookies(Cluster):
-    """Servers of ledgers, without topics; a client deletes its own ledgers."""
-
     def create(self, system: str, topic: str, partitions: int) -> None:
         """Nothing."""
 
@@ -125,6 +112,5 @@ class Bookies(Cluster):
 
 
 def job(client: str, workload: str, **details: Any) -> list[str]:
-    """The command that runs `bench.peers.<client>` for a workload in a new process."""
     words = {"client": client, "workload": workload, **details}
     return [sys.executable, "-m", "bench.peers", "--job", json.dumps(words)]

@@ -1,4 +1,4 @@
-"""Fetches jars and NATS's server to `.cache/peers`, once. The repository contains none of them."""
+"""Fetch jars and NATS's server to `.cache/peers`, once. The repository contains none of them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 @dataclass(frozen=True, slots=True)
 class Jars:
-    """A system's artifacts for Maven, as `group:artifact:version`; Maven adds dependencies."""
-
     system: str
     version: str
     artifacts: tuple[str, ...]
@@ -29,7 +27,6 @@ class Jars:
     """The POM with the versions of dependencies, if Maven would choose wrong versions."""
 
     def pom(self) -> str:
-        """The POM of a project that depends on the artifacts."""
         of = [_dependency(one, "") for one in self.artifacts]
         page = _dependency(self.managed, "<type>pom</type><scope>import</scope>")
         managed = (
@@ -89,7 +86,6 @@ BOOKKEEPER = Jars(
 
 
 def need(tool: str, whose: str, package: str) -> str:
-    """Find `tool` on the path. Raises `Missing`, which names the package to install."""
     found = shutil.which(tool)
     if found is None:
         raise Missing(f"`{tool}` is not on the path: {whose} needs {package}")
@@ -97,7 +93,6 @@ def need(tool: str, whose: str, package: str) -> str:
 
 
 def jars(wanted: Jars) -> Path:
-    """The folder with the jars, fetched by Maven unless they are there. Raises `Missing`."""
     system, pom = wanted.system, wanted.pom()
     need("java", system, "Java 17 or newer")
     folder = CACHE / f"{system.lower()}-{hashlib.sha256(pom.encode()).hexdigest()[:12]}"
@@ -119,7 +114,7 @@ def jars(wanted: Jars) -> Path:
 
 
 def nats_server() -> Path:
-    """The NATS server: built by Go, or without Go the server on the path. Raises `Missing`."""
+    """Built by Go, or without Go the server on the path. Raises `Missing`."""
     folder = CACHE / f"nats-{NATS_VERSION}"
     binary = folder / "nats-server"
     if binary.exists():

@@ -1,4 +1,4 @@
-"""Takes a client's figures, and reads them from its output."""
+"""Take a client's figures, and read them from its output."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from typing import Any
 
 
 class Failed(Exception):
-    """A server did not start, or a client did not finish. The message says how it ended."""
+    """The message says how a server or client ended."""
 
 
 def last_json(said: str) -> dict[str, Any]:
-    """Read the JSON object in the last line. Raises `Failed`."""
     try:
         found = json.loads(said.strip().rpartition("\n")[2])
     except ValueError:
@@ -24,19 +23,15 @@ def last_json(said: str) -> dict[str, Any]:
 
 
 class Stopwatch:
-    """Measures time and processor time of a loop, from the making of this object."""
-
     def __init__(self) -> None:
         self._began = time.perf_counter()
         self._used = time.process_time()
         self._first_ms = 0
 
     def first(self) -> None:
-        """Note the time of the first message."""
         self._first_ms = round((time.perf_counter() - self._began) * 1000)
 
     def figures(self, acked: int) -> dict[str, Any]:
-        """The figures of a finished loop over `acked` messages."""
         took_s = time.perf_counter() - self._began
         used_s = time.process_time() - self._used
         return {
@@ -48,7 +43,6 @@ class Stopwatch:
 
 
 def latencies(took_s: list[float]) -> dict[str, float]:
-    """Percentiles (nearest rank) in ms of at least one time in seconds."""
     took = sorted(took_s)
 
     def at(share: float) -> float:

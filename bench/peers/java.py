@@ -1,4 +1,4 @@
-"""Runs Java programs, and compiles our own."""
+"""Run Java programs, and compile our own."""
 
 from __future__ import annotations
 
@@ -31,8 +31,6 @@ appender.out.layout.pattern = %d %p %c{{1}} - %m %X%n%throwable
 
 
 class Java:
-    """Programs of a system: its jars in `lib`, and our classes."""
-
     def __init__(self, lib: Path, folder: Path, *flags: str, level: str = "warn") -> None:
         self._lib = lib
         self._flags = flags
@@ -41,13 +39,11 @@ class Java:
         self._log4j.write_text(_LOG4J.format(level=level))
 
     def command(self, main: str, *words: object) -> list[str]:
-        """The command that runs the class `main`, with a heap of at most 1 GB."""
         logs = f"-Dlog4j2.configurationFile={self._log4j}"
         path = f"{self._lib}/*{os.pathsep}{self._classes}"
         return ["java", HEAP, *_FLAGS, logs, *self._flags, "-cp", path, main, *map(str, words)]
 
     def compile(self, name: str) -> None:
-        """Compile `java/<name>.java`. Raises `Missing` and `Failed`."""
         javac = fetch.need("javac", f"{name}.java", "a JDK, 17 or newer")
         words = [javac, "-nowarn", "-proc:none", "-cp", f"{self._lib}/*", "-d", str(self._classes)]
         code, said, complaints = finish([*words, str(SOURCES / f"{name}.java")], COMPILE_S, SOURCES)

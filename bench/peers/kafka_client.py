@@ -21,10 +21,7 @@ _POLL_EVERY = 1_000
 
 
 def produce(job: dict[str, Any]) -> dict[str, Any]:
-    """Produce all messages, in the library's own batches, with callbacks only for failures.
-
-    With `batch.size` 64 KB the rate is only a third to a half.
-    """
+    """With `batch.size` 64 KB the rate is only a third to a half."""
     watch = Stopwatch()
     producer = Producer(
         {
@@ -58,7 +55,6 @@ def produce(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def consume(job: dict[str, Any]) -> dict[str, Any]:
-    """Consume all messages as a group's only member, in pages of 500; commit at the end."""
     watch, count = Stopwatch(), 0
     consumer = Consumer(
         {
@@ -90,7 +86,6 @@ def consume(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def single(job: dict[str, Any]) -> dict[str, Any]:
-    """Send each message when it is due; another thread takes the answers."""
     sys.setswitchinterval(0.0005)
     producer = Producer(
         {

@@ -24,9 +24,8 @@ GROUP = "peers"
 _CALL_S = 30
 _FORMAT_S = 60
 BATCHES_PER_S = 150_000
-"""Records for each second of `batches`: the Java tool takes a number of records, not a time.
-
-First it sends a third as many, uncounted.
+"""The Java tool takes a number of records, not a time. First it sends a third as many,
+uncounted.
 """
 
 # By default a group's first member would wait 3 s for other members.
@@ -50,8 +49,6 @@ group.initial.rebalance.delay.ms=0
 
 
 class Kafka(ThreeServers):
-    """Three brokers."""
-
     name = "kafka"
     version = fetch.KAFKA.version
 
@@ -64,7 +61,6 @@ class Kafka(ThreeServers):
         return ",".join(f"127.0.0.1:{port}" for port in self._ports.values())
 
     def start(self) -> None:
-        """Format the storage, start the brokers and wait until all three serve. Raises `Failed`."""
         controllers = {node: free_port() for node in NODES}
         voters = ",".join(f"{node}@127.0.0.1:{port}" for node, port in controllers.items())
         commands: dict[int, list[str]] = {}
@@ -83,7 +79,6 @@ class Kafka(ThreeServers):
         self._start(commands)
 
     def create(self, system: str, topic: str, partitions: int) -> None:
-        """Create it with three copies; for `kafka-flush` with a sync of each message."""
         config = {"min.insync.replicas": "2"}
         if system == "kafka-flush":
             config["flush.messages"] = "1"
@@ -92,12 +87,11 @@ class Kafka(ThreeServers):
         _wait(admin.create_topics([new], operation_timeout=_CALL_S), f"create {topic}")
 
     def drop(self, topic: str) -> None:
-        """Delete it; its data are removed a minute later."""
+        """Its data are removed a minute later."""
         admin = self._admin()
         _wait(admin.delete_topics([topic], operation_timeout=_CALL_S), f"delete {topic}")
 
     def command(self, workload: str, topic: str, load: Load) -> list[str]:
-        """The Java tool for `batches`, else our Python program."""
         if workload == "batches":
             warm, records = _records(load)
             return self._java.command(
@@ -114,7 +108,6 @@ class Kafka(ThreeServers):
         )  # fmt: skip
 
     def result(self, workload: str, said: str, load: Load) -> dict[str, Any]:
-        """The rate that the Java tool measured after its warm-up."""
         if workload != "batches":
             return super().result(workload, said, load)
         return {"per_s": steady_rate(said), "acked": sum(_records(load))}
@@ -129,13 +122,11 @@ class Kafka(ThreeServers):
 
 
 def _records(load: Load) -> tuple[int, int]:
-    """The numbers of warm-up records and counted records of the Java tool."""
     records = round(load.seconds * BATCHES_PER_S)
     return records // 3, records
 
 
 def _wait(calls: dict[str, Future[None]], what: str) -> None:
-    """Wait for all answers. Raises `Failed`."""
     try:
         for call in calls.values():
             call.result(_CALL_S)
@@ -145,7 +136,6 @@ def _wait(calls: dict[str, Future[None]], what: str) -> None:
 
 @contextlib.contextmanager
 def running(folder: Path) -> Iterator[Cluster]:
-    """Run the brokers during the block. Raises `Missing` and `Failed`."""
     cluster = Kafka(fetch.jars(fetch.KAFKA), folder)
     try:
         cluster.start()

@@ -1,4 +1,4 @@
-"""Adds entries to a ledger as fast as possible, like B2's writer."""
+"""Add entries to a ledger as fast as possible, like B2's writer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from bench.peers.figures import Stopwatch
 
 
 def ledger(job: dict[str, Any]) -> dict[str, Any]:
-    """Write a ledger to warm up, and a ledger that counts, including its creation and closing."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30))
     return uvloop.run(_ledger(job))
 

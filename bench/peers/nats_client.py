@@ -27,8 +27,6 @@ _ANSWER_S = 60.0
 
 @contextlib.asynccontextmanager
 async def connected(urls: list[str]) -> AsyncIterator[Connection]:
-    """A connection to a server."""
-
     async def ignore(_: Exception) -> None:
         """Ignore errors here, as the calls raise them."""
 
@@ -42,7 +40,6 @@ async def connected(urls: list[str]) -> AsyncIterator[Connection]:
 
 
 async def create(urls: list[str], topic: str) -> None:
-    """Create a stream with three copies in files, and a subject of the same name."""
     async with connected(urls) as connection:
         config = StreamConfig(
             name=topic, subjects=[topic], num_replicas=3, storage=StorageType.FILE
@@ -51,13 +48,11 @@ async def create(urls: list[str], topic: str) -> None:
 
 
 async def drop(urls: list[str], topic: str) -> None:
-    """Delete the stream."""
     async with connected(urls) as connection:
         await connection.jetstream().delete_stream(topic)
 
 
 async def leader(urls: list[str], topic: str) -> str:
-    """Find the server that leads the stream. Raises `Failed`."""
     async with connected(urls) as connection:
         found = (await connection.jetstream().stream_info(topic)).cluster
         if found is None or not found.leader:
@@ -66,10 +61,7 @@ async def leader(urls: list[str], topic: str) -> str:
 
 
 async def add_consumer(urls: list[str], topic: str) -> None:
-    """Add a durable consumer with three copies; return when it has a leader.
-
-    An earlier fetch would fail with 503.
-    """
+    """Return when the consumer has a leader: an earlier fetch would fail with 503."""
     async with connected(urls) as connection:
         stream = connection.jetstream()
         config = ConsumerConfig(durable_name=CONSUMER, ack_policy=AckPolicy.EXPLICIT)
@@ -80,7 +72,6 @@ async def add_consumer(urls: list[str], topic: str) -> None:
 
 
 def produce(job: dict[str, Any]) -> dict[str, Any]:
-    """Produce all messages, with up to `WINDOW` unacked."""
     return uvloop.run(_produce(job))
 
 
@@ -103,7 +94,6 @@ async def _produce(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def consume(job: dict[str, Any]) -> dict[str, Any]:
-    """Consume all messages in pages of up to 500 by a durable consumer, and ack each."""
     return uvloop.run(_consume(job))
 
 
@@ -127,7 +117,6 @@ async def _consume(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def single(job: dict[str, Any]) -> dict[str, Any]:
-    """Send each message when it is due, whether earlier messages are acked or not."""
     return uvloop.run(_single(job))
 
 

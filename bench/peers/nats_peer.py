@@ -28,8 +28,6 @@ cluster {{ name: peers, listen: 127.0.0.1:{route_port}, routes: [{routes}] }}
 
 
 class Nats(ThreeServers):
-    """Three servers."""
-
     name = "nats"
 
     def __init__(self, binary: Path, folder: Path) -> None:
@@ -45,7 +43,6 @@ class Nats(ThreeServers):
         return [f"nats://127.0.0.1:{port}" for port in self._ports.values()]
 
     def start(self) -> None:
-        """Start the servers; wait until streams of three copies can be created. Raises `Failed`."""
         commands: dict[int, list[str]] = {}
         route_ports = {node: free_port() for node in NODES}
         routes = ", ".join(f'"nats-route://127.0.0.1:{port}"' for port in route_ports.values())
@@ -61,16 +58,13 @@ class Nats(ThreeServers):
         self._start(commands)
 
     def create(self, system: str, topic: str, partitions: int) -> None:
-        """Create a stream of three copies in files; NATS has no partitions."""
         del system, partitions
         _wait(nats_client.create(self._urls, topic))
 
     def drop(self, topic: str) -> None:
-        """Delete the stream with its consumers."""
         _wait(nats_client.drop(self._urls, topic))
 
     def command(self, workload: str, topic: str, load: Load) -> list[str]:
-        """Our Python program, with the server that leads the stream."""
         if workload == "consume":
             _wait(nats_client.add_consumer(self._urls, topic))
         leader = _wait(nats_client.leader(self._urls, topic))
@@ -81,7 +75,7 @@ class Nats(ThreeServers):
         )  # fmt: skip
 
     def of_messages(self, messages: int) -> int:
-        """A sixth, because NATS takes longer for each message."""
+        """NATS takes longer for each message."""
         return max(1, messages // _SHARE)
 
     def _all_serve(self) -> bool:
@@ -93,7 +87,6 @@ class Nats(ThreeServers):
 
 
 def _wait(call: Coroutine[Any, Any, Any]) -> Any:
-    """Wait for the call's answer. Raises `Failed`."""
     try:
         return asyncio.run(asyncio.wait_for(call, _CALL_S))
     except (Error, OSError, TimeoutError) as error:
@@ -102,7 +95,6 @@ def _wait(call: Coroutine[Any, Any, Any]) -> Any:
 
 @contextlib.contextmanager
 def running(folder: Path) -> Iterator[Cluster]:
-    """Run the servers during the block. Raises `Missing` and `Failed`."""
     cluster = Nats(fetch.nats_server(), folder)
     try:
         cluster.start()

@@ -11,14 +11,12 @@ from bench.b2_three_bookies import bookies
 from bench.peers.contract import LEDGER_BYTES, Bookies, Cluster, Load, job
 
 LEDGER_WARM_S = 2.0
-"""How long a client first adds to another ledger; short, as entries of 64 KB fill disks quickly."""
+"""A client first adds to another ledger; short, as entries of 64 KB fill disks quickly."""
 SETTINGS = {"gc_interval_ms": 5_000, "gc_quarantine_ms": 5_000}
 """Remove deleted ledgers quickly, or a run would fill tens of GB of disk."""
 
 
 class OctavoBookies(Bookies):
-    """Three bookie processes."""
-
     name = "octavo-bookies"
     version = octavo.__version__
 
@@ -39,7 +37,6 @@ class OctavoBookies(Bookies):
 
 @contextlib.contextmanager
 def running(folder: Path) -> Iterator[Cluster]:
-    """Run the bookies during the block."""
     url = f"file://{folder}/metadata.db"
     with bookies(str(folder), url, 3, **SETTINGS) as processes:
         yield OctavoBookies(url, [process.pid for process in processes])

@@ -12,13 +12,12 @@ IDLE_S = 5
 
 
 def produce(job: dict[str, Any]) -> dict[str, Any]:
-    """The README's loop."""
     watch = Stopwatch()
     return watch.figures(produce_loop(job["url"], job["topic"], job["messages"]))
 
 
 def consume(job: dict[str, Any]) -> dict[str, Any]:
-    """Consume and ack all messages; the acks are durable when the client is closed."""
+    """The acks are durable when the client is closed."""
     watch, count = Stopwatch(), 0
     with Client(job["url"]) as client:
         for _ in client.subscription(job["topic"], job["group"]).deliveries(idle_s=IDLE_S):

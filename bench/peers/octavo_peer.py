@@ -23,8 +23,6 @@ _CONNECTIONS = 256
 
 
 class Octavo(Cluster):
-    """Three bookies, two brokers."""
-
     name = "octavo"
     version = octavo.__version__
 
@@ -36,23 +34,20 @@ class Octavo(Cluster):
             client.publish(bench.b4_single.TOPIC, "first")
 
     def pids(self) -> list[int]:
-        """Bookies and brokers; the supervisor is a thread of this program."""
+        """The supervisor is a thread of this program."""
         return [one.pid for one in self._cluster.members]
 
     def create(self, system: str, topic: str, partitions: int) -> None:
-        """Create a topic and its subscription."""
         del system
         with _failing(f"create {topic}"), Client(self._url) as client:
             client.create_topic(topic, partitions=partitions)
             client.subscribe(topic, GROUP, type="shared")
 
     def drop(self, topic: str) -> None:
-        """Delete the topic with its subscription."""
         with _failing(f"delete {topic}"), Client(self._url) as client:
             client.delete_topic(topic)
 
     def command(self, workload: str, topic: str, load: Load) -> list[str]:
-        """Our own benches if they are the workload; these create their own topics."""
         if workload == "batches":
             return [
                 *(sys.executable, "-m", "bench.b3_publish", "--url", self._url),
@@ -89,7 +84,6 @@ class Octavo(Cluster):
 
 @contextlib.contextmanager
 def running(folder: Path) -> Iterator[Cluster]:
-    """Run the cluster during the block. Raises `Failed`."""
     with contextlib.ExitStack() as stack:
         with _failing("start"):
             cluster = Octavo(stack.enter_context(standalone(folder)))
@@ -98,7 +92,6 @@ def running(folder: Path) -> Iterator[Cluster]:
 
 @contextlib.contextmanager
 def _failing(what: str) -> Iterator[None]:
-    """Turn Octavo's errors in the block into `Failed`."""
     try:
         yield
     except (OctavoError, OSError) as error:

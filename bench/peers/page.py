@@ -1,4 +1,4 @@
-"""Makes the Markdown for docs/performance.md from a run's JSON document."""
+"""Make the Markdown for docs/performance.md from a run's JSON document."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ END = "<!-- bench.peers: end -->"
 
 
 def text(document: Mapping[str, Any]) -> str:
-    """The Markdown of a run."""
     names = [name for name in SYSTEMS if name in document["durability"]]
     return "\n".join(
         [
@@ -53,7 +52,6 @@ def _head(document: Mapping[str, Any]) -> str:
 
 
 def _left_out(name: str, document: Mapping[str, Any]) -> list[str]:
-    """Why a system, or a workload of it, is missing in the table."""
     if name in document["missing"]:
         return [f"{name} is not in the table: {document['missing'][name]}"]
     system = SYSTEMS[name]

@@ -21,7 +21,6 @@ _ANSWER_S = 60.0
 
 
 def produce(job: dict[str, Any]) -> dict[str, Any]:
-    """Produce all messages, in the library's own batches, which wait for at most 5 ms."""
     watch = Stopwatch()
     client = _client(job)
     producer = _producer(client, job, delay_ms=5)
@@ -42,7 +41,6 @@ def produce(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def consume(job: dict[str, Any]) -> dict[str, Any]:
-    """Consume all messages in pages of up to 500, and ack each; the library groups acks."""
     watch, count = Stopwatch(), 0
     client = _client(job)
     consumer = client.subscribe(
@@ -70,7 +68,6 @@ def consume(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def single(job: dict[str, Any]) -> dict[str, Any]:
-    """Send each message when it is due; the library's own thread takes the answers."""
     sys.setswitchinterval(0.0005)
     client = _client(job)
     producer = _producer(client, job, delay_ms=1)
@@ -96,7 +93,6 @@ def single(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _at_rate(rate: int, total: int, took_s: list[float], send: Callable[[float], None]) -> float:
-    """Send `total` messages, wait for their answers; return the rate a second."""
     begin = time.perf_counter()
     for number in range(total):
         due_s = begin + number / rate

@@ -27,8 +27,8 @@ _OPENED = (
     "java.management/sun.management", "jdk.management/com.sun.management.internal",
 )  # fmt: skip
 
-# Broker and bookies read the same file. Without the last `allow…`, the second bookie finds the
-# first bookie's cookie; and bookies in one process do not sync by default.
+# Without the last `allow…`, the second bookie finds the first bookie's cookie; and bookies in one
+# process do not sync by default.
 CONF = """clusterName=standalone
 brokerServicePort={port}
 webServicePort={web_port}
@@ -65,8 +65,6 @@ httpServerEnabled=false
 
 
 class Pulsar(Cluster):
-    """A Pulsar process."""
-
     name = "pulsar"
     version = fetch.PULSAR.version
 
@@ -78,7 +76,6 @@ class Pulsar(Cluster):
         self._server: Server | None = None
 
     def start(self) -> None:
-        """Start it, and wait until a topic can be created. Raises `Missing` and `Failed`."""
         self._java.compile("PulsarBatches")
         conf = self._folder / "standalone.conf"
         conf.write_text(CONF.format(port=self._port, web_port=self._web_port))
@@ -102,17 +99,14 @@ class Pulsar(Cluster):
         return [] if self._server is None else [self._server.pid]
 
     def create(self, system: str, topic: str, partitions: int) -> None:
-        """Create a topic and its subscription."""
         del system
         self._ask("PUT", f"{topic}/partitions", partitions)
         self._ask("PUT", f"{topic}/subscription/{GROUP}")
 
     def drop(self, topic: str) -> None:
-        """Delete the topic with its subscription."""
         self._ask("DELETE", f"{topic}/partitions?force=true")
 
     def command(self, workload: str, topic: str, load: Load) -> list[str]:
-        """The Java client for `batches`, else our Python program."""
         url, whole = f"pulsar://127.0.0.1:{self._port}", f"persistent://public/default/{topic}"
         if workload == "batches":
             words = (url, whole, len(VALUE), WARM_S, load.seconds)
@@ -123,7 +117,6 @@ class Pulsar(Cluster):
         )  # fmt: skip
 
     def _ask(self, method: str, path: str, body: Any = None) -> None:
-        """Call its admin interface. Raises `Failed`."""
         url = f"http://127.0.0.1:{self._web_port}/admin/v2/persistent/public/default/{path}"
         said = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}
@@ -143,7 +136,6 @@ class Pulsar(Cluster):
 
 @contextlib.contextmanager
 def running(folder: Path) -> Iterator[Cluster]:
-    """Run the process during the block. Raises `Missing` and `Failed`."""
     cluster = Pulsar(fetch.jars(fetch.PULSAR), folder)
     try:
         cluster.start()

@@ -20,8 +20,8 @@ THREADS = 8
 _CALL_S = 60
 _CLUSTER = "peers"
 
-# By default it refuses messages once the disk is three quarters full, and messages that waited for
-# 200 ms, which happens on few cores.
+# By default it refuses messages once the disk is three quarters full, or after a wait of 200 ms,
+# which happens on few cores.
 CONF = """brokerClusterName={cluster}
 brokerName=peers-1
 brokerId=0
@@ -43,8 +43,6 @@ osPageCacheBusyTimeOutMills=10000
 
 
 class RocketMQ(Cluster):
-    """Name server and broker."""
-
     name = "rocketmq"
     version = fetch.ROCKETMQ.version
 
@@ -58,7 +56,6 @@ class RocketMQ(Cluster):
         self._servers: list[Server] = []
 
     def start(self) -> None:
-        """Start both; wait until the broker is registered. Raises `Missing` and `Failed`."""
         self._java.compile("RocketLoad")
         names = self._folder / "names.conf"
         names.write_text(f"listenPort={self._name_port}\nbindAddress=127.0.0.1\n")
@@ -82,7 +79,6 @@ class RocketMQ(Cluster):
         return [server.pid for server in self._servers]
 
     def create(self, system: str, topic: str, partitions: int) -> None:
-        """Create a topic with `partitions` queues."""
         del system
         queues = ("-r", str(partitions), "-w", str(partitions))
         said = self._admin("updateTopic", "-c", _CLUSTER, "-t", topic, *queues)
@@ -90,7 +86,7 @@ class RocketMQ(Cluster):
             raise Failed(f"RocketMQ could not create {topic}: {said[-300:]}")
 
     def drop(self, topic: str) -> None:
-        """Delete the topic; its messages stay in the shared log."""
+        """The messages stay in the shared log."""
         self._admin("deleteTopic", "-c", _CLUSTER, "-t", topic)
 
     def command(self, workload: str, topic: str, load: Load) -> list[str]:
@@ -105,7 +101,6 @@ class RocketMQ(Cluster):
         return self._servers[-1]
 
     def _admin(self, what: str, *words: str) -> str:
-        """Run a command of its shell; return the output. Raises `Failed`."""
         main = "org.apache.rocketmq.tools.command.MQAdminStartup"
         names = ("-n", f"127.0.0.1:{self._name_port}")
         return run(self._java.command(main, what, *names, *words), _CALL_S, self._folder)
@@ -119,7 +114,6 @@ class RocketMQ(Cluster):
 
 @contextlib.contextmanager
 def running(folder: Path) -> Iterator[Cluster]:
-    """Run the processes during the block. Raises `Missing` and `Failed`."""
     cluster = RocketMQ(fetch.jars(fetch.ROCKETMQ), folder)
     try:
         cluster.start()

@@ -1,7 +1,6 @@
 """Child processes: servers that run to the end, and clients whose end is awaited.
 
-Each leads its own process group. So Ctrl-C in a terminal reaches only the program that started
-them, which then ends them and their children.
+Each leads its own process group, so that Ctrl-C reaches only the program, which then ends them.
 """
 
 from __future__ import annotations
@@ -28,8 +27,6 @@ _TRIES = 100
 
 
 class Server:
-    """A process. Its output goes to `<name>.log` in `folder`."""
-
     def __init__(self, name: str, command: list[str], folder: Path) -> None:
         self.name = name
         self._log = folder / f"{name}.log"
@@ -45,15 +42,14 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """The process id, also after its end."""
+        """Also after its end."""
         return self._process.pid
 
     def kill(self) -> None:
-        """Kill it and its children with SIGKILL; their data are discarded anyway."""
         _kill_group(self._process)
 
     def wait_until(self, holds: Callable[[], bool], what: str) -> None:
-        """Return when `holds()`. Raises `Failed` with the log's end at `START_S`, or its death."""
+        """Raises `Failed` with the log's end at `START_S`, or its death."""
         deadline = time.monotonic() + START_S
         while not holds():
             code = self._process.poll()
@@ -64,7 +60,6 @@ class Server:
             time.sleep(0.1)
 
     def wait_until_listening(self, port: int) -> None:
-        """Return when `port` accepts connections. Raises `Failed`."""
         self.wait_until(lambda: _connects(port), f"listener on port {port}")
 
     def _last_words(self) -> str:
@@ -72,19 +67,15 @@ class Server:
 
 
 class ThreeServers(Cluster):
-    """A cluster of three servers on free ports, by number."""
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._ports = {node: free_port() for node in NODES}
         self._servers: list[Server] = []
 
     @abstractmethod
-    def _all_serve(self) -> bool:
-        """Whether the three form a cluster that answers."""
+    def _all_serve(self) -> bool: ...
 
     def _start(self, commands: Mapping[int, list[str]]) -> None:
-        """Start the servers, and wait until the cluster answers. Raises `Failed`."""
         for node, command in commands.items():
             self._servers.append(Server(f"{self.name}-{node}", command, self._folder))
         for server, port in zip(self._servers, self._ports.values(), strict=True):
@@ -100,9 +91,8 @@ class ThreeServers(Cluster):
 
 
 def run(command: list[str], timeout_s: float, folder: Path = ROOT) -> str:
-    """Run a command; return its standard output.
-
-    Raises `Failed` with the last line of its errors, or if it takes longer than `timeout_s`.
+    """Return standard output. Raises `Failed` with the last line of its errors, or after
+    `timeout_s`.
     """
     code, said, complaints = finish(command, timeout_s, folder)
     if code:
@@ -112,7 +102,6 @@ def run(command: list[str], timeout_s: float, folder: Path = ROOT) -> str:
 
 
 def finish(command: list[str], timeout_s: float, folder: Path) -> tuple[int, str, str]:
-    """Run a command; return exit code, output and errors. Raises `Failed` after `timeout_s`."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -132,7 +121,6 @@ def finish(command: list[str], timeout_s: float, folder: Path) -> tuple[int, str
 
 
 def free_ports_in_a_row(count: int) -> int:
-    """Return the first of `count` free neighbouring ports. Raises `Failed`."""
     for _ in range(_TRIES):
         first = free_port()
         with contextlib.ExitStack() as probes, contextlib.suppress(OSError):
@@ -144,7 +132,7 @@ def free_ports_in_a_row(count: int) -> int:
 
 
 def _kill_group(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
-    """Kill the process, if it still runs, and the rest of its group."""
+    """Also the rest of its group."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -1,4 +1,4 @@
-"""Makes the output: a line for each run, the table of medians and rounds, the document's figures.
+"""Make the output: a line for each run, the table of medians and rounds, the document's figures.
 
 Pure.
 """
@@ -12,14 +12,13 @@ from typing import Any
 from bench.peers.contract import LEDGER_BYTES, RATES, SYSTEMS, WORKLOADS
 
 Runs = Sequence[Mapping[str, Any]]
-"""Measured runs: `system`, `workload`, and figures, or the reason in `failed`."""
+"""`system`, `workload`, and figures, or the reason in `failed`."""
 _HEAD = ("workload", "system", "durability", "median", "rounds", "servers, µs a message")
 _LATENCIES = ("p50_ms", "p99_ms", "p999_ms")
 _MEDIANS = ("per_s", "held", *_LATENCIES, "max_ms", "client_us", "server_us", "first_ms")
 
 
 def line(run: Mapping[str, Any]) -> str:
-    """The line of a run."""
     begin = f"{run['workload']:<12} {run['system']:<14}"
     if "failed" in run:
         return f"{begin} FAILED: {run['failed']}"
@@ -36,7 +35,6 @@ def line(run: Mapping[str, Any]) -> str:
 
 
 def rows(runs: Runs) -> list[str]:
-    """Make a Markdown table with a row for each workload and system."""
     lines = [_row(_HEAD), "|" + "---|" * len(_HEAD)]
     for workload in WORKLOADS:
         for system in SYSTEMS.values():
@@ -54,7 +52,6 @@ def rows(runs: Runs) -> list[str]:
 
 
 def listed(values: Mapping[str, float]) -> str:
-    """`name value`, by name."""
     return ", ".join(f"{name} {value:g}" for name, value in sorted(values.items()))
 
 
@@ -63,7 +60,6 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _short(run: Mapping[str, Any]) -> str:
-    """A rate a second, for large entries also in MB; or latencies in ms, and the reached rate."""
     size = LEDGER_BYTES.get(run["workload"], 0)
     if run["workload"] not in RATES:
         mb = f" ({run['per_s'] * size / 1e6:,.0f} MB/s)" if size > 1000 else ""
@@ -75,7 +71,6 @@ def _short(run: Mapping[str, Any]) -> str:
 
 
 def medians(runs: Runs) -> dict[str, float]:
-    """The median of each figure over the runs of a system and workload."""
     return {
         name: round(statistics.median(one[name] for one in runs), 2)
         for name in _MEDIANS
@@ -84,7 +79,6 @@ def medians(runs: Runs) -> dict[str, float]:
 
 
 def all_medians(runs: Runs) -> dict[str, dict[str, dict[str, float]]]:
-    """Medians by workload and system, for those with a successful run."""
     found: dict[str, dict[str, dict[str, float]]] = {}
     for workload in WORKLOADS:
         for name in SYSTEMS:

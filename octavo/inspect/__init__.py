@@ -1,1 +1,1 @@
-"""Reads a bookie's files for people (`octavo inspect`). Never writes, and trusts no byte."""
+"""Read a bookie's files for people (`octavo inspect`). Never writes, and trusts no byte."""

@@ -1,8 +1,7 @@
-"""Checks a stopped bookie: each small file and journal, then all files against each other.
+"""Check a stopped bookie: each file, then all files against each other. Only reads.
 
-Only reads. The caller holds the locks of the folders. bookie/check/folder_check.py checks entry
-logs, the index, and whether they agree with the ledger state. The walks of `octavo inspect` give
-the exact damaged range in journals and ledger state, and check cookies and limbo files.
+The caller holds the locks of the folders. bookie/check/folder_check.py checks entry logs and index;
+the walks of `octavo inspect` check journals, ledger state, cookies and limbo files.
 """
 
 from __future__ import annotations
@@ -22,8 +21,6 @@ from octavo.protocol.codes import OctavoError
 
 @dataclass(slots=True)
 class Checked:
-    """The result of a check."""
-
     report: Report
     damage: list[Damage] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -31,12 +28,11 @@ class Checked:
 
     @property
     def ok(self) -> bool:
-        """Whether the bookie is undamaged."""
         return not self.damage and not self.problems and not self.report.dropped
 
 
 def check_bookie(disk: Disk, folders: BookieFolders, on_bytes: Callable[[int], None]) -> Checked:
-    """Check everything. `on_bytes` is called with the bytes read since the last call."""
+    """`on_bytes` is called with the bytes read since the last call."""
     exact: list[Damage] = []
     problems: list[str] = []
     empty = [one for one in folders.all if set(disk.list_directory(one)) <= {LOCK_FILE}]

@@ -1,8 +1,7 @@
-"""Steps through the records of a journal block or an extent, for any input bytes. Pure.
+"""Step through the records of a journal block or an extent, for any input bytes. Pure.
 
-Unlike the bookie's own readers, it never trusts a length and continues after a fault: it
-reports bytes that do not fit as a `Broken` with their place. Every step advances by at least four
-bytes, so it ends for any input.
+Unlike the bookie's readers, it never trusts a length and continues after a fault, which it reports
+as a `Broken`. Every step advances by at least four bytes, so it ends for any input.
 """
 
 from __future__ import annotations
@@ -28,8 +27,6 @@ _SHOWN_BYTES = 32
 
 
 class StoredEntry(NamedTuple):
-    """An add frame."""
-
     offset: int
     """The frame's offset in the file."""
     frame_bytes: int
@@ -44,8 +41,6 @@ class StoredEntry(NamedTuple):
 
 
 class StoredMeta(NamedTuple):
-    """A meta record of a journal."""
-
     offset: int
     record_bytes: int
     name: str
@@ -101,9 +96,8 @@ def _meta(view: memoryview, position: int, base: int, size: int) -> StoredMeta:
 def digest_of(found: StoredEntry, wish: Wish) -> tuple[DigestType | None, bool | None]:
     """Return how the entry is protected, and whether its digest is right; None where unknown.
 
-    The bookie checked every entry with the CRC32C flag when it came, so its digest must be right.
-    For other entries only the ledger's metadata says which digest they have: here, a checksum that
-    matches is proof enough.
+    The bookie checked entries with the CRC32C flag when they came. For others, only the ledger's
+    metadata says which digest they have: here, a checksum that matches is proof enough.
     """
     kind = wish.digest
     if kind is None and found.flags & Flag.CRC32C:
@@ -130,7 +124,6 @@ def digest_of(found: StoredEntry, wish: Wish) -> tuple[DigestType | None, bool |
 
 
 def entry_line(found: StoredEntry, wish: Wish) -> Line:
-    """Return the line of an entry, with the beginning of its payload."""
     kind, good = digest_of(found, wish)
     fields: dict[str, object] = {
         "ledger": found.ledger_id,
@@ -166,7 +159,6 @@ def entry_line(found: StoredEntry, wish: Wish) -> Line:
 
 
 def meta_line(found: StoredMeta) -> Line:
-    """Return the line of a fence, an explicit LAC or a deletion."""
     fields: dict[str, object] = {"ledger": found.ledger_id}
     note = ""
     if found.value is not None:

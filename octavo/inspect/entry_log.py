@@ -1,4 +1,4 @@
-"""Walks an entry log: every extent, the ledgers map, and what follows damage. Never writes."""
+"""Walk an entry log: every extent, the ledgers map, and what follows damage. Never writes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ Lookup = Callable[[int, int], list[tuple[int, int, int]]]
 
 
 def nothing_known(start: int, end: int) -> list[tuple[int, int, int]]:  # noqa: ARG001
-    """Return a lookup for a log without an index."""
     return []
 
 
@@ -61,7 +60,6 @@ class EntryLogWalk:
         self._sealed = False
 
     def lines(self) -> Iterator[Line]:
-        """Return lines for header, extents and map, and for damage where it is."""
         file, size = self._file, self._size
         front = file.pread(FILE_HEADER_BYTES, 0)
         found = decode_file_header(front)
@@ -105,7 +103,6 @@ class EntryLogWalk:
     def _gap(
         self, offset: int, end: int, vouched: int | None, record: Record | None
     ) -> Line | None:
-        """Return the line for bytes that are not an extent."""
         path, length = self._file.path, end - offset
         open_ended = end == self._size
         is_map = open_ended and self._file.pread(len(MAP_MAGIC), offset) == MAP_MAGIC
@@ -151,7 +148,6 @@ class EntryLogWalk:
             yield from inside
 
     def _check(self, record: Record, offset: int, line: Line) -> list[Line]:
-        """Check an extent: its checksum, its frames, their digests."""
         wish, path = self._wish, self._file.path
         ledger_id, first = record.ledger_id, record.first_entry
         ids = (ledger_id, first, record.last_entry)

@@ -1,8 +1,8 @@
-"""Finds a bookie's folders from any path that a person gives, and whether the bookie runs.
+"""Find a bookie's folders from any path that a person gives, and whether the bookie runs.
 
-A folder belongs to a bookie if it has a VERSION file (the cookie) or files that only bookies write.
-The cookie says which folders belong together. If they were moved or copied, folders beneath the
-given paths that have the same cookie belong together.
+A bookie's folder has a VERSION file (the cookie) or files that only bookies write. The cookie names
+the folders; if they were moved, folders beneath the given paths with the same cookie belong
+together.
 """
 
 from __future__ import annotations
@@ -27,15 +27,13 @@ _FOLDERS_MAX = 1000
 
 
 class NoBookieHere(OctavoError):
-    """A path leads to no bookie, or to several. The message says what was found."""
+    """A path leads to no bookie, or to several."""
 
     name = "no-bookie-here"
 
 
 @dataclass(slots=True)
 class BookieFolders:
-    """The data folders of a bookie."""
-
     cookie: Cookie | None = None
     journals: list[str] = field(default_factory=list)
     ledgers: list[str] = field(default_factory=list)
@@ -45,7 +43,6 @@ class BookieFolders:
 
     @property
     def all(self) -> list[str]:
-        """Every folder once."""
         return list(dict.fromkeys([*self.journals, *self.ledgers]))
 
     @property
@@ -65,7 +62,6 @@ class BookieFolders:
 
     @property
     def index(self) -> str | None:
-        """The folder of the index."""
         for folder in self.ledgers:
             if os.path.exists(f"{folder}/{INDEX_FOLDER}/CURRENT"):
                 return f"{folder}/{INDEX_FOLDER}"
@@ -100,7 +96,6 @@ def find_folders(disk: Disk, paths: Sequence[str]) -> BookieFolders:
 
 
 def _collect(disk: Disk, path: str, depth: int, found: dict[str, Cookie | None]) -> None:
-    """Note `path` if it is a bookie's folder, else look below it."""
     try:
         names = disk.list_directory(path)
     except DiskError:

@@ -1,8 +1,8 @@
-"""Reads a bookie's index without touching it, even while the bookie runs.
+"""Read a bookie's index without touching it, even while the bookie runs.
 
 RocksDB is opened read-only in a folder of links to the index's files, because even a read-only
-opening writes files into its folder. Records that a running bookie has not flushed yet are
-missing. A running bookie adds and removes files of its index, so opening is tried a few times.
+opening writes files. A running bookie adds and removes files, so opening is tried a few times;
+records that it has not flushed yet are missing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Covered(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """A record: entries `first` to `last` are in `length` bytes at `offset` of a log."""
+    """Entries `first` to `last` are in `length` bytes at `offset` of a log."""
 
     ledger_id: int
     first: int
@@ -53,7 +53,7 @@ class Unknown(NamedTuple):
 
 
 class IndexReader:
-    """Reads the index in a folder. Raises `BookieIOError`."""
+    """Raises `BookieIOError`."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -115,7 +115,6 @@ class IndexDamaged(BookieIOError):
 
 
 def decode(key: bytes, value: bytes) -> Covered | Stored | Unknown:
-    """Decode a record, whatever its bytes are."""
     try:
         if key == COVERED_KEY:
             return Covered(*COVERED.unpack(value))
@@ -176,7 +175,6 @@ class LogLookup:
         self._found: list[tuple[int, int, int, int, int]] | None = None
 
     def __call__(self, start: int, end: int) -> list[tuple[int, int, int]]:
-        """Return (ledger, first, last) of the extents that the index has between two bytes."""
         if self._found is None:
             self._found = self._load()
         found: list[tuple[int, int, int]] = []

@@ -1,9 +1,8 @@
-"""Walks a journal file: every block, also blocks after damage. Never writes.
+"""Walk a journal file: every block, also blocks after damage. Never writes.
 
-The bookie's reader stops where the journal ends for it; this walk continues, to show what else is
-there. It judges as the reader does: a bad place is damage if a later good block's `synced` is
-beyond it, because then it had been acknowledged. Any other bad place is a torn tail, or the place
-where a running bookie is writing. Damage before the mark does not matter any more.
+A bad place is damage if a later good block's `synced` is beyond it: then it had been acknowledged.
+Any other bad place is a torn tail, or where a running bookie is writing. Damage before the mark
+does not matter any more.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def walk_journal(
     """Return the lines of journal file `file_id`; 0: its name does not tell the id.
 
     `newer`: a later file exists, so this one is complete. `marked`: everything before this byte is
-    safe in entry logs, index and ledger state.
+    safe in other files.
     """
     path, size = file.path, file.size()
     front = file.pread(FILE_HEADER_BYTES, 0)
@@ -222,9 +221,8 @@ class _BadPlace:
         self.next, self.vouched_by = later.after(offset)
 
     def line(self, wish: Wish) -> Line:
-        """Return the line for this place: damage if the bytes may have been acknowledged.
-
-        Else a torn block, or the end of the journal.
+        """Return damage if the bytes may have been acknowledged; else a torn block, or the
+        journal's end.
         """
         path, offset = self._file.path, self._offset
         if self.vouched_by is None and not self._newer:
@@ -276,7 +274,6 @@ class _BadPlace:
         ] or [Damage(DamageKind.JOURNAL, path, offset, length)]
 
     def _end(self) -> Line:
-        """Return the line of the journal's end: no later block says that this was durable."""
         offset, left = self._offset, self._size - self._offset
         fields = {"next_good": self.next}
         if self._block is not None:

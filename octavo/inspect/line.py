@@ -1,4 +1,4 @@
-"""The lines that a walk over a file yields, and the options of a walk. Pure values."""
+"""The lines that a walk over a file yields, and the options of a walk."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ _YEAR_10000_MS = 253_402_300_800_000
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """Which entries to show, and how closely to look."""
-
     ledger: int | None = None
     first: int = 0
     last: int | None = None
@@ -31,36 +29,31 @@ class Wish:
     password: bytes = b""
 
     def wants(self, ledger_id: int, first: int, last: int) -> bool:
-        """Return whether to show any of these entries."""
         if self.ledger is not None and ledger_id != self.ledger:
             return False
         return last >= self.first and (self.last is None or first <= self.last)
 
     @property
     def is_narrow(self) -> bool:
-        """Whether to show only some entries."""
         return self.ledger is not None or self.first > 0 or self.last is not None
 
 
 @dataclass(slots=True)
 class Line:
-    """A thing at a place of a file."""
-
     kind: str
     """`header`, `block`, `extent`, `entry`, `fence`, `map`, `free`, `damage`, …"""
     offset: int
     length: int
     fields: dict[str, Any] = field(default_factory=dict)
-    """Values for `--json`; `ledger`, `first`, `last` have columns of their own in the table."""
+    """For `--json`; `ledger`, `first`, `last` have columns of their own in the table."""
     note: str = ""
     """Text for people."""
     damage: list[Damage] = field(default_factory=list)
-    """Damage at this place: acknowledged data may be lost."""
+    """Acknowledged data may be lost here."""
     depth: int = 0
     """1 for a line that is part of the line before."""
 
     def as_json(self, path: str) -> dict[str, Any]:
-        """Return the line as a JSON object."""
         found: dict[str, Any] = {
             "type": self.kind,
             "path": path,
@@ -87,12 +80,11 @@ def spans(ids: list[int], most: int = 8) -> str:
 
 
 def entries_of(first: int | None, last: int | None) -> str:
-    """Return `entry 4` or `entries 4–9`."""
     return f"entry {first}" if first == last else f"entries {first}–{last}"
 
 
 def time_of(ms: int) -> str:
-    """Return milliseconds since 1970 as a date, or as a number if outside the years 2000–9999."""
+    """Return a date, or a number if outside the years 2000–9999."""
     if not YEAR_2000_MS <= ms < _YEAR_10000_MS:
         return f"{ms} ms"
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"

@@ -16,15 +16,13 @@ from octavo.inspect.line import BODY_BYTES_MAX, Wish
 
 @dataclass(slots=True)
 class LedgerSize:
-    """The size of a ledger."""
-
     ledger_id: int
     stored_bytes: int = 0
     """Bytes of frames in all entry logs, including copies that newer copies replaced."""
     logs: int = 0
     """The number of entry logs that hold a part of it."""
     entries: int = 0
-    """The number of entries in the index; entries only in the journal are not counted yet."""
+    """In the index; entries only in the journal are not counted yet."""
     live_bytes: int = 0
     """Bytes of the extents that the index names. A partly replaced extent counts as a whole."""
 
@@ -62,7 +60,6 @@ def ledger_sizes(
 
 
 def log_paths(disk: Disk, folders: BookieFolders) -> list[str]:
-    """Return the entry logs of all folders, oldest first."""
     found = [
         (log_id, f"{folder}/{name}")
         for folder in folders.ledgers

@@ -1,4 +1,4 @@
-"""Walks the small files: ledger state, journal mark, cookie, limbo. Never writes."""
+"""Walk the small files: ledger state, journal mark, cookie, limbo. Never writes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,6 @@ def read_cookie(file: File) -> Cookie | str:
 
 
 def walk_cookie(file: File) -> Iterator[Line]:
-    """Return the line of a cookie file."""
     found = read_cookie(file)
     line = Line("cookie", 0, file.size())
     if isinstance(found, str):
@@ -61,7 +60,7 @@ def walk_cookie(file: File) -> Iterator[Line]:
 
 
 def walk_state(file: File, wish: Wish, *, file_id: int, end: int | None) -> Iterator[Line]:
-    """Return the blocks of a ledger state file. `end`: the mark relies on it up to here."""
+    """`end`: the mark relies on it up to here."""
     path, size = file.path, file.size()
     front = file.pread(FILE_HEADER_BYTES, 0)
     if not file_id and len(front) == FILE_HEADER_BYTES:  # a copy with another file name
@@ -116,7 +115,6 @@ def _state_body(file: File, offset: int, size: int) -> bytes | None:
 
 
 def _next_state_block(file: File, bad: int, size: int) -> int | None:
-    """Return where the next valid block begins."""
     position = bad + 1
     while position < size:
         data = file.pread(_SCAN_BYTES + BLOCK_BYTES - 1, position)
@@ -172,7 +170,6 @@ def _state_line(ledger_id: int, state: LedgerState, offset: int) -> Line:
 
 
 def walk_mark(file: File) -> Iterator[Line]:
-    """Return the mark: how far journal, entry logs and ledger state count."""
     line = Line("mark", 0, file.size())
     try:
         found = decode_mark(file.pread(_MARK_BYTES_MAX, 0))
@@ -188,7 +185,6 @@ def walk_mark(file: File) -> Iterator[Line]:
 
 
 def walk_limbo(file: File) -> Iterator[Line]:
-    """Return the line of a limbo file: the ledgers for which this bookie denies no entry."""
     line = Line("limbo", 0, file.size())
     try:
         found = decode_limbo(file.pread(BODY_BYTES_MAX, 0))
@@ -201,7 +197,6 @@ def walk_limbo(file: File) -> Iterator[Line]:
 
 
 def mark_fields(mark: Mark) -> dict[str, Any]:
-    """Return a mark as plain values."""
     found: dict[str, Any] = asdict(mark) if is_dataclass(mark) else mark._asdict()
     folders = found.pop("folders", ())
     if "journals" in found:

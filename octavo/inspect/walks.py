@@ -1,4 +1,4 @@
-"""Finds the files of a kind at a path, and the walks over them. Blocking; never writes."""
+"""Find the files of a kind at a path, and the walks over them. Blocking; never writes."""
 
 from __future__ import annotations
 
@@ -53,12 +53,10 @@ class Walk:
     path: str
     bytes: int
     lines: Callable[[], Iterator[Line]]
-    """Begins a pass: opens the file, and closes it at the end."""
+    """Opens the file, and closes it at the end."""
 
 
 class NothingToInspect(OctavoError):
-    """No file of this kind is at the path."""
-
     name = "nothing-to-inspect"
 
 
@@ -83,7 +81,6 @@ def walks_of(disk: Disk, kind: str, path: str, wish: Wish) -> tuple[list[Walk], 
 
 
 def _folders_around(disk: Disk, path: str) -> BookieFolders:
-    """Return the folders of the path's bookie; none for a file outside a bookie's folder."""
     if os.path.isdir(path) and not os.path.exists(f"{path}/CURRENT"):
         return find_folders(disk, [path])
     try:
@@ -104,7 +101,6 @@ def _index_path(folders: BookieFolders, path: str) -> str:
 
 
 def _of_kind(kind: str, path: str) -> str:
-    """Return `path`. Raises `NothingToInspect` if its name belongs to another kind."""
     name = path.rpartition("/")[2]
     for other, is_it in _IS_OF_KIND.items():
         if other != kind and is_it(name):
@@ -113,7 +109,7 @@ def _of_kind(kind: str, path: str) -> str:
 
 
 def _files(disk: Disk, kind: str, folders: BookieFolders, path: str) -> list[str]:
-    """Return the files of a kind: in `path` if it is a folder of the bookie, else in all."""
+    """Return the files in `path` if it is a folder of the bookie, else in all."""
     where = [path] if path in folders.all else folders.all
     found = [
         f"{folder}/{name}"
@@ -127,8 +123,6 @@ def _files(disk: Disk, kind: str, folders: BookieFolders, path: str) -> list[str
 
 
 class _Context:
-    """Facts about a file from the bookie's other files."""
-
     def __init__(self, disk: Disk, folders: BookieFolders, wish: Wish) -> None:
         self._disk = disk
         self._wish = wish
@@ -145,7 +139,6 @@ class _Context:
         self._positions = _positions(self._mark, folders.journals)
 
     def walk(self, kind: str, path: str) -> Walk:
-        """Return the walk over a file."""
         name = path.rpartition("/")[2]
         try:
             size = os.path.getsize(path)
@@ -222,8 +215,7 @@ class _Context:
 def _positions(mark: dict[str, Any], folders: list[str]) -> dict[str, tuple[int, int]]:
     """Return the mark's position in each journal folder; empty if the folders cannot be matched.
 
-    The folders may have been moved, so they are matched by their order, or by the last part of
-    their paths if the mark has paths.
+    Moved folders are matched by order, or by the last part of their paths if the mark has paths.
     """
     if not mark:
         return {}

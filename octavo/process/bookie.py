@@ -27,7 +27,6 @@ from octavo.tls.settings import TlsConfig
 
 
 async def serve_bookie(spec: ProcessSpec, life: Life) -> None:
-    """Start, register, and serve until stopped."""
     config = spec.config(BookieConfig, "bookie")
     security = spec.config(SecurityConfig, "security")
     tls = certificates_of(spec.config(TlsConfig, "tls"))
@@ -77,7 +76,7 @@ async def serve_bookie(spec: ProcessSpec, life: Life) -> None:
 
 
 async def _fetch(url: str) -> bytes:
-    """Call `fetching.fetch`. Imported here, as only settings with a URL need its HTTP client."""
+    """Imported here, as only settings with a URL need its HTTP client."""
     from octavo.process.fetching import fetch
 
     return await fetch(url)

@@ -32,7 +32,6 @@ from octavo.tls.settings import TlsConfig
 
 
 async def serve_broker(spec: ProcessSpec, life: Life) -> None:
-    """Start, register, serve until stopped, then hand over the partitions."""
     config = spec.config(BrokerConfig, "broker")
     http = spec.config(HttpConfig, "http")
     options = spec.config(LedgerOptions, "ledger")

@@ -1,7 +1,7 @@
-"""Runs the `CopyKeeper` of a bookie in its process, which keeps the bookie's copies complete.
+"""Run a bookie's `CopyKeeper`, which keeps the bookie's copies complete.
 
 On the admin port, `GET /copies` shows the progress, `POST /copies` starts a walk over all ledgers,
-and `POST /copies?ledger=7` compares the bookie's copies of a ledger with the other bookies' copies.
+and `POST /copies?ledger=7` compares a ledger's copies.
 """
 
 from __future__ import annotations
@@ -39,13 +39,11 @@ from octavo.tls.contexts import Certificates
 log = structlog.get_logger()
 
 _START_S = 10.0
-"""The first walk waits this long, so that the other bookies of a starting cluster are up."""
+"""The first walk waits until the other bookies of a starting cluster are up."""
 _LISTED_MAX = 1000
 
 
 class NodeCopies:
-    """The keeper's view of a `BookieNode`."""
-
     def __init__(self, node: BookieNode) -> None:
         self._node = node
         self._storage = node.storage
@@ -60,7 +58,6 @@ class NodeCopies:
         return self._storage.limbo.unknown_through
 
     def is_unsure(self, ledger_id: int) -> bool:
-        """Whether entries of this ledger may be lost here."""
         return self._storage.limbo.covers(ledger_id)
 
     def doubtful(self, ledger_id: int) -> bool:
@@ -94,10 +91,10 @@ class NodeCopies:
 
 
 async def is_owned_by_a_broker(store: MetadataStore, metadata: LedgerMetadata) -> bool:
-    """Whether a live broker may write the ledger.
+    """Whether a live broker may write the ledger: its partition has an owner, and names it as
+    newest or state ledger.
 
-    True if its partition has an owner, and the partition's record names the ledger as its newest or
-    as its state ledger. Raises `MetadataError`.
+    Raises `MetadataError`.
     """
     name = partition_of(metadata.custom)
     if name is None:
@@ -214,8 +211,6 @@ def _expose(node: BookieNode, keeper: CopyKeeper, comparer: CopyComparer) -> Non
 
 
 class CopyMetrics(Collector):
-    """Metrics of a keeper, read at each scrape."""
-
     def __init__(self, status: KeeperStatus, compared: ComparingStatus) -> None:
         self._status = status
         self._compared = compared

@@ -1,4 +1,4 @@
-"""Fetches an issuer's keys from a URL, for `security`, within bounds of time and length."""
+"""Fetch an issuer's keys from a URL, within bounds of time and length."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ BYTES_MAX = 1 << 20
 
 
 async def fetch(url: str) -> bytes:
-    """GET the URL and return the body.
+    """Raises `OSError` for a status other than 200, a body above `BYTES_MAX`, or no answer in
+    `TIMEOUT_S`.
 
-    Raises `OSError` for a status other than 200, more than `BYTES_MAX` bytes, or no answer within
-    `TIMEOUT_S`. Redirects are not followed: they would lead away from the URL that was checked.
+    Redirects are not followed: they would lead away from the URL that was checked.
     """
     try:
         async with (

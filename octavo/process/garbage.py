@@ -1,14 +1,10 @@
 """Keep the full collections of Python's garbage collector short.
 
-A full collection visits each object that may be part of a cycle, in one step. For two million
-objects that takes half a second, in which the process answers no call. It is repeated whenever the
-heap has grown by a quarter. So objects that survive a full collection of a large heap are frozen:
-later collections do not visit them.
-
-A frozen object that dies is freed by its reference count, as most objects are. Only dead cycles
-stay. When as many objects were frozen as the last whole collection left, all objects are unfrozen,
-and the next collection visits everything. So the heap holds at most about twice what it needs, and
-a long pause comes at most once while it doubles.
+A full collection of two million objects takes half a second, in which the process answers no call.
+So objects that survive a full collection of a large heap are frozen: later collections do not visit
+them. Only dead cycles among them stay. When as many objects were frozen as the last whole
+collection left, all are unfrozen: the heap is at most about twice what it needs, and a long pause
+comes at most once while it doubles.
 """
 
 from __future__ import annotations
@@ -47,8 +43,6 @@ _PYTHONS = cast(Collector, gc)
 
 
 class ShortCollections:
-    """Freezes what survives full collections of a large heap, for one process."""
-
     def __init__(self, collector: Collector = _PYTHONS) -> None:
         self._gc = collector
         self._whole = 0
@@ -59,7 +53,6 @@ class ShortCollections:
         """Nothing is frozen: the next full collection visits everything."""
 
     def begin(self) -> None:
-        """Freeze the objects of the start, and follow collections from now on."""
         self._gc.collect()
         self._gc.freeze()
         self._whole = self._gc.get_freeze_count()

@@ -1,11 +1,9 @@
 """The life of a process: uvloop, signals, readiness, its supervisor, exit codes.
 
-A supervisor and its process share a socket pair. The process sends one JSON line on it,
-`{"event": "ready", …}` or `{"event": "failed", "reason": …}`. A process that lost its metadata
-session says so (`lost_session`): a new start may succeed. End of file means that the supervisor is
-gone: the process stops, to free ports and locks. The kernel also sends SIGTERM when the
-supervisor dies, in case another process holds the supervisor's end of the pair open. A process
-whose loop hangs cannot stop; loop_watch.py and outside_watch.py kill it.
+A supervisor and its process share a socket pair. The process sends one JSON line, `{"event":
+"ready", …}` or `{"event": "failed", "reason": …}`, with `lost_session` if a new start may succeed.
+End of file, or the kernel's SIGTERM, means that the supervisor is gone: the process stops. A
+process whose loop hangs is killed by `loop_watch` or `outside_watch`.
 
 Exit codes: 0 stopped as asked, 1 could not start or failed while serving, 2 stop took too long.
 """
@@ -43,8 +41,6 @@ STOP_TIMEOUT_S = 40.0
 
 
 class Life:
-    """A process's main reports here that it is ready, and waits here for the end."""
-
     def __init__(self, control: socket.socket | None = None) -> None:
         self.is_ready = False
         self._control = control
@@ -63,7 +59,6 @@ class Life:
         self._tell({"event": "ready", "pid": os.getpid(), **facts})
 
     def stop(self, reason: str) -> None:
-        """End the process gracefully."""
         if not self._ended.done():
             log.info("stopping", reason=reason)
             self._ended.set_result(None)
@@ -74,7 +69,6 @@ class Life:
             self._ended.set_exception(error)
 
     async def fail_with(self, failed: asyncio.Future[None]) -> None:
-        """End the process with the error that `failed` gets, if it ever does."""
         try:
             await asyncio.shield(failed)
         except Exception as error:
@@ -121,10 +115,7 @@ Main = Callable[[ProcessSpec, Life], Awaitable[None]]
 
 
 def allow_open_files() -> None:
-    """Raise the limit of open files from the usual 1,024 to the system's maximum.
-
-    Each connection needs a file, and so does each entry log that is read.
-    """
+    """Raise the limit of open files: each connection and each entry log that is read needs one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(ValueError, OSError):  # macOS grants less than its hard limit

@@ -1,10 +1,9 @@
-"""Ends a process whose event loop hangs, so that other processes take over its partitions.
+"""End a process whose event loop hangs, so that other processes take over its partitions.
 
-A hanging loop answers no calls, but kazoo's own threads keep the ZooKeeper session alive: the
-broker would keep its partitions for ever. So a thread asks the loop for a sign of life once a
-second. After `STANDS_STILL_S` seconds without one it logs the loop's stack and ends the process.
-The thread counts its own turns and not the clock, so that SIGSTOP or a sleep of the machine does
-not look like a hanging loop.
+kazoo's own threads would keep its ZooKeeper session alive for ever. So a thread asks the loop for a
+sign of life once a second; after `STANDS_STILL_S` without one it logs the loop's stack and ends the
+process. It counts its own turns, not the clock, so that SIGSTOP or a sleep of the machine does not
+look like a hanging loop.
 """
 
 from __future__ import annotations
@@ -26,8 +25,6 @@ log = structlog.get_logger()
 
 
 class LoopWatch:
-    """Watches the running loop of the thread that makes it, from `start` to `stop`."""
-
     def __init__(
         self,
         *,
@@ -48,7 +45,6 @@ class LoopWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop watching; the thread ends by itself."""
         self._stopped.set()
 
     def _watch(self) -> None:

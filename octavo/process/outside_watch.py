@@ -1,13 +1,10 @@
 """A small process that kills its parent when the parent's event loop hangs.
 
-The thread of loop_watch.py needs the interpreter. It does not run while the loop hangs in a C
-library that holds the interpreter's lock: such a broker kept its partitions for ever, and outlived
-its supervisor. This process is forked before the loop exists, and gets a byte a second from the
-loop. It counts its own turns without a byte and not the clock, and does not count while the parent
-is stopped (SIGSTOP) or traced. After `turns_max` such turns it sends SIGABRT, so that the parent's
-fault handler writes all stacks, and then SIGKILL.
-
-It ends with its parent: at the pipe's end of file, and by the kernel's parent-death signal.
+The thread of `loop_watch` does not run while a C library holds the interpreter's lock. This process
+is forked before the loop exists, and gets a byte a second from the loop. It counts its own turns
+without a byte, except while the parent is stopped (SIGSTOP) or traced. After `turns_max` it sends
+SIGABRT, so that the parent's fault handler writes all stacks, and then SIGKILL. It ends with its
+parent.
 """
 
 from __future__ import annotations
@@ -71,7 +68,6 @@ class OutsideWatch:
         self._timer = asyncio.get_running_loop().call_later(self._turn_s, self.beat)
 
     def stop(self) -> None:
-        """Stop watching, and end the process."""
         if self._timer is not None:
             self._timer.cancel()
         os.close(self._writing)
@@ -81,7 +77,7 @@ class OutsideWatch:
 
 
 def _close_others(kept: int) -> None:
-    """Close the parent's files, above all its sockets. Standard error stays open."""
+    """Above all the parent's sockets. Standard error stays open."""
     for low, high in ((0, 2), (3, kept), (kept + 1, 1 << 16)):
         os.closerange(low, high)
 

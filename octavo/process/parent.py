@@ -1,4 +1,4 @@
-"""Asks the kernel for a signal when the parent process dies, in whatever way."""
+"""Ask the kernel for a signal when the parent process dies, in whatever way."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(number: signal.Signals, parent: int | None = None) -> None:
-    """Have the kernel send this process `number` when its parent ends.
+    """The kernel watches the *thread* that started this process: it must live as long as the
+    parent.
 
-    The kernel watches the *thread* that started this process, so start it from a thread that lives
-    as long as the parent. `parent` is the parent's process id, if known: if it died before this
-    call, the signal is sent at once. Does nothing on systems other than Linux.
+    `parent`: its process id; if it has died already, the signal is sent at once. Linux only.
     """
     if sys.platform != "linux":
         return

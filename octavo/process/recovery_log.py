@@ -1,7 +1,6 @@
-"""Logs the steps of a ledger's recovery: an event `recovery_step` for each step and answer.
+"""Log the steps of a ledger's recovery as events `recovery_step`, for the log of a take-over.
 
-So the log shows a whole take-over, from the record that was found to the closed record; `octavo
-demo fencing` prints these events. The many answers about single entries have level `debug`.
+Answers about single entries have level `debug`.
 """
 
 from __future__ import annotations
@@ -29,11 +28,10 @@ FORGOTTEN_S = 60.0
 
 
 class RecoveryLog:
-    """Logs steps; give it to `LedgerClient(observe_recovery=…)`.
+    """Give it to `LedgerClient(observe_recovery=…)`.
 
-    A deletion of 2,000 partitions recovers 4,000 ledgers, and a broker's death hundreds. So at most
-    `IN_FULL_MAX` recoveries at a time are logged step by step. The others log only their last step
-    at `info`, and the rest at `debug`.
+    A broker's death recovers hundreds of ledgers: beyond `IN_FULL_MAX` at a time, only the last
+    step is logged at `info`.
     """
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -42,7 +40,6 @@ class RecoveryLog:
         """Ledgers whose recovery is logged step by step, and when it began."""
 
     def __call__(self, ledger_id: int, event: RecoveryEvent) -> None:
-        """Log one step of the ledger's recovery."""
         is_shown = self._begin(ledger_id) if isinstance(event, MetadataSeen) else (
             ledger_id in self._in_full
         )  # fmt: skip
@@ -53,7 +50,6 @@ class RecoveryLog:
         say("recovery_step", **step_fields(ledger_id, event))
 
     def _begin(self, ledger_id: int) -> bool:
-        """Whether this recovery is logged step by step."""
         now_s = self._now_s()
         for one, began_s in tuple(self._in_full.items()):
             if now_s - began_s > FORGOTTEN_S:  # the recovery failed and was not tried again

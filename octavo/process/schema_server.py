@@ -1,17 +1,13 @@
-"""Forks the processes that read and check schemas: `python -m octavo.process.schema_server FD`.
+"""Fork the processes that read and check schemas: `python -m octavo.process.schema_server FD`.
 
 The server loads the libraries once, and forks a worker for each socket that the broker sends over
-the control socket FD. So it replaces a killed worker within milliseconds. A worker answers one
-question at a time. Each question has a bound of processor time and of memory (RLIMIT_AS). At the
-bound of time the kernel's timer kills the worker, even in a library that holds the interpreter's
-lock. The server itself never parses a schema, so it always answers the broker.
+the control socket FD. A worker answers one question at a time, each with a bound of processor time
+(the kernel's timer kills the worker) and of memory (RLIMIT_AS). The server parses no schema, so it
+always answers. The kernel kills the server with its broker, and the workers with the server.
 
-The kernel kills the server with its broker, and the workers with the server.
-
-Control messages are packets. From the broker: `F<name>` with a descriptor (fork a worker for it),
-`K<name>` (kill it). To the broker: `R` (ready), `D<name> <signal>` (a worker has ended). A message
-on a worker's socket: length (four bytes), in questions the processor time in milliseconds (four
-bytes), MessagePack.
+Control packets from the broker: `F<name>` with a descriptor (fork), `K<name>` (kill); to it: `R`
+(ready), `D<name> <signal>` (a worker has ended). A message on a worker's socket: length (four
+bytes), in questions the processor time in ms (four bytes), MessagePack.
 """
 
 from __future__ import annotations
@@ -40,7 +36,6 @@ LENGTH = struct.Struct(">I")
 
 
 def work(connection: socket.socket) -> None:
-    """Answer questions until the broker closes the socket."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     answering = Answering()
@@ -81,7 +76,6 @@ class _Server:
         self._ready.register(control, select.POLLIN)
 
     def run(self) -> None:
-        """Serve until the broker is gone."""
         self._control.send(b"R")
         while True:
             control = self._control.fileno()

@@ -1,10 +1,9 @@
-"""Reads and checks schemas in worker processes: one for messages, one for registrations.
+"""Read and check schemas in worker processes: one for messages, one for registrations.
 
-A server process (schema_server.py), started at the first question, forks the workers. A question
-that exceeds its processor time or memory kills its worker and is answered with `TooCostly`; its
-subject or caller is paused, and all others get a new worker. If a worker ends for another reason,
-or does not answer, the question fails with `SchemaCheckUnavailable` and may be repeated. The queue
-is bounded; subjects and callers take turns in it.
+A server process (`schema_server`), started at the first question, forks the workers. A question
+that exceeds its processor time or memory kills its worker and is answered with `TooCostly`, and its
+subject or caller is paused. If a worker ends for another reason, or does not answer, the question
+fails with `SchemaCheckUnavailable`. The queue is bounded; subjects and callers take turns.
 """
 
 from __future__ import annotations
@@ -41,8 +40,6 @@ WAITING_BYTES_MAX = 64 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Bounds of questions and their queue."""
-
     check_ms: int = CHECK_MS_MAX
     read_ms: int = READ_MS_MAX
     answer_s: float = 30.0
@@ -51,8 +48,7 @@ class Bounds:
     waiting_max: int = WAITING_MAX
     waiting_bytes_max: int = WAITING_BYTES_MAX
     pause_s: float = 1.0
-    """The pause of a subject or caller after a question that costs too much; each such question
-    doubles it."""
+    """After a question that costs too much, which doubles it."""
     pause_s_max: float = 30.0
     paused_max: int = 1_000
     """Pauses that are remembered."""
@@ -88,8 +84,6 @@ _COSTLY: Mapping[int, str] = {
 
 
 class SchemaWorkers:
-    """An `Engine` that works in other processes."""
-
     def __init__(self, bounds: Bounds = Bounds(), command: Sequence[str] = ()) -> None:
         self._bounds = bounds
         self._server = _Server(
@@ -105,7 +99,6 @@ class SchemaWorkers:
         return await self._registrations.ask(key, question, self._bounds.read_ms)
 
     async def aclose(self) -> None:
-        """End the processes; waiting calls fail."""
         for lane in (self._messages, self._registrations):
             await lane.close()
         await self._server.close()
@@ -120,13 +113,10 @@ class SchemaWorkers:
 
     @property
     def server_pid(self) -> int:
-        """The process that forks workers; 0 if there is none."""
         return self._server.pid
 
 
 class _Lane:
-    """A worker and its queue of questions."""
-
     def __init__(self, name: str, server: _Server, bounds: Bounds) -> None:
         self._name = name
         self._server = server
@@ -250,8 +240,6 @@ def _refuse(asked: _Asked, why: str) -> None:
 
 
 class _Server:
-    """The process that forks workers, started at the first question."""
-
     def __init__(self, command: Sequence[str], bounds: Bounds) -> None:
         self._command = command
         self._bounds = bounds
@@ -345,8 +333,6 @@ class _Server:
 
 
 class _Worker:
-    """The broker's side of a worker."""
-
     def __init__(self, connection: socket.socket, kill: Callable[[], None]) -> None:
         self._connection = connection
         self._kill = kill
@@ -359,7 +345,6 @@ class _Worker:
             self._ended.set_result(number)
 
     def close(self) -> None:
-        """Close its socket, at which the worker ends."""
         self.has_ended(0)
         self._connection.close()
 

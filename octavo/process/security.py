@@ -1,4 +1,4 @@
-"""Follows the policy and authenticates callers, for a broker's process."""
+"""Follow the policy and authenticate callers, for a broker's process."""
 
 from __future__ import annotations
 
@@ -17,15 +17,11 @@ from octavo.security.settings import SecurityConfig
 
 
 class NotSecured(OctavoError):
-    """The cluster is not secured, and the setting `security.required` demands it."""
-
     name = "not-secured"
     scope = Scope.PROCESS
 
 
 class Rights(NamedTuple):
-    """The policy and the authenticator, which follow changes during the context."""
-
     authority: Authority
     authenticator: Authenticator
 

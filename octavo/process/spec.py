@@ -1,8 +1,7 @@
 """The spec of a process: a JSON file with all its settings.
 
-The supervisor (or `octavo bookie`) resolves the settings and writes the spec. So the process does
-not load the settings machinery, and needs less memory. The file stays in the data folder, where a
-person can read the settings of a running process.
+The supervisor (or `octavo bookie`) resolves the settings and writes it, so that the process does
+not load the settings machinery. It stays in the data folder, for people to read.
 """
 
 from __future__ import annotations
@@ -24,19 +23,13 @@ LOG_FILES_MAX = 4
 
 
 class InvalidSpec(OctavoError):
-    """A spec file is missing or malformed."""
-
     name = "invalid-spec"
     scope = Scope.PROCESS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSpec:
-    """A process's name in logs, its metadata store, its log, and the settings of its layers.
-
-    `sections` holds the fields of the layers' configs by section name (`bookie`, `broker`,
-    `ledger`).
-    """
+    """`sections`: fields of the layers' configs by section (`bookie`, `broker`, `ledger`)."""
 
     name: str
     metadata_url: str
@@ -53,12 +46,12 @@ class ProcessSpec:
         path.write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n")
 
     def config(self, kind: type[T], section: str) -> T:
-        """Make the config of a section. Raises the config's own error for a bad value."""
+        """Raises the config's own error for a bad value."""
         return from_plain(kind, self.sections.get(section, {}))
 
 
 def read_spec(path: Path) -> ProcessSpec:
-    """Read the spec of a process from a file. Raises `InvalidSpec`."""
+    """Raises `InvalidSpec`."""
     try:
         return from_plain(ProcessSpec, json.loads(path.read_text()))
     except (OSError, ValueError, TypeError) as error:
@@ -66,13 +59,13 @@ def read_spec(path: Path) -> ProcessSpec:
 
 
 def to_plain(config: Any) -> dict[str, Any]:
-    """Turn a config into JSON values. Raises `TypeError` if a field has no JSON form."""
+    """Raises `TypeError` if a field has no JSON form."""
     plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config)))
     return plain
 
 
 def from_plain(kind: type[T], values: Mapping[str, Any]) -> T:
-    """Make a config from JSON values; lists become tuples."""
+    """Lists become tuples."""
     hints = get_type_hints(kind)
     made: dict[str, Any] = {}
     for name, value in values.items():

@@ -75,7 +75,7 @@ NO_QUOTA = Quota()
 
 
 class Quotas:
-    """Quotas by subject: `user:alice`, `user:*`, `anonymous`, `namespace:payments`, `namespace:*`."""
+    """By subject: `user:alice`, `user:*`, `anonymous`, `namespace:payments`, `namespace:*`."""
 
     def __init__(self, quotas: Mapping[str, Quota] | None = None) -> None:
         self._set = dict(quotas or {})

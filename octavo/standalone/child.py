@@ -1,9 +1,7 @@
-"""A child process of a standalone cluster: starts it, waits until it is ready, ends it.
+"""A child process of a standalone cluster: start it, wait until it is ready, end it.
 
-The child holds one end of a socket pair: it sends `ready` or the reason of its failure, and reads
-end of file when the supervisor dies (process/life.py). Its standard output and error go to its log,
-so that the last words of an interpreter are there too. Each child has its own session: Ctrl-C in a
-terminal reaches only the supervisor, which stops the children in order.
+Its output goes to its log, so that the last words of an interpreter are there too. It has its own
+session: Ctrl-C reaches only the supervisor, which stops the children in order.
 """
 
 from __future__ import annotations
@@ -30,17 +28,13 @@ KILL_AFTER_S = 45.0
 
 
 class ChildFailed(OctavoError):
-    """A child could not start. The message has the child's reason, and the path of its log."""
-
     name = "child-failed"
     scope = Scope.PROCESS
     lost_session = False
-    """Whether it lost its metadata session while it started, so that a new start may succeed."""
+    """It lost its metadata session while it started: a new start may succeed."""
 
 
 class Child:
-    """A bookie's or broker's process."""
-
     def __init__(self, kind: str, spec: ProcessSpec, folder: Path) -> None:
         self.kind = kind
         self.name = spec.name
@@ -51,12 +45,11 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The running process; 0 if there is none."""
+        """0 if there is none."""
         return self._process.pid if self._process and self._process.returncode is None else 0
 
     @property
     def exit_text(self) -> str:
-        """A text about how the last process ended."""
         code = self._process.returncode if self._process else None
         if code is None:
             return "still running"
@@ -68,7 +61,7 @@ class Child:
 
     @property
     def command(self) -> list[str]:
-        """The command, without the arguments for the spec's path and the control socket."""
+        """Without the arguments for the spec's path and the control socket."""
         return [sys.executable, "-m", f"octavo.process.{self.kind}"]
 
     @property
@@ -119,16 +112,12 @@ class Child:
             await self.wait()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal, unless the process is gone."""
         if self.pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def _open_log(self) -> IO[bytes]:
-        """Open the log to append, for a child that fails before it opens its log.
-
-        Rotates a full log, so that a child that fails again and again does not fill the disk.
-        """
+        """For a child that fails before it opens its log. Rotates a full log."""
         path = self.log_path
         if path.exists() and path.stat().st_size > self.spec.log_bytes_max:
             put_aside(path, self.spec.log_files_max)

@@ -1,7 +1,6 @@
 """DIR/cluster.json: the processes of a standalone cluster, for tools, demos and the next start.
 
-Replaced at every change of a child, by rename, so that readers never see half a file. After kill −9
-of all processes it is stale: `alive` tells which processes still exist.
+Replaced by rename at every change of a child. After kill −9 of all it is stale: see `alive`.
 """
 
 from __future__ import annotations
@@ -18,15 +17,13 @@ FILE_NAME = "cluster.json"
 
 
 class NoCluster(OctavoError):
-    """A folder holds no standalone cluster, or the cluster does not run."""
-
     name = "no-cluster"
     scope = Scope.PROCESS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A child process. `address` is a bookie's `host:port` or a broker's URL."""
+    """`address` is a bookie's `host:port` or a broker's URL."""
 
     name: str
     kind: str
@@ -45,8 +42,6 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFile:
-    """The state of a standalone cluster."""
-
     folder: str
     metadata_url: str
     supervisor_pid: int = 0
@@ -65,7 +60,6 @@ class ClusterFile:
 
     @property
     def urls(self) -> list[str]:
-        """Brokers' URLs."""
         return [member.address for member in self.of_kind("broker") if member.address]
 
     def with_member(self, member: Member) -> ClusterFile:
@@ -82,7 +76,7 @@ class ClusterFile:
 
 
 def read_cluster(folder: Path) -> ClusterFile:
-    """Read the cluster's file in `folder`. Raises `NoCluster`, which says what to do."""
+    """Raises `NoCluster`, which says what to do."""
     path = folder / FILE_NAME
     try:
         found = json.loads(path.read_text())

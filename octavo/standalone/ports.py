@@ -1,7 +1,7 @@
-"""Chooses the ports of a standalone cluster, and names the process that holds a taken port.
+"""Choose the ports of a standalone cluster, and name the process that holds a taken port.
 
-They are fixed by default (brokers 8080, 8081, …; bookies 3181, 3182, …, their admin ports 9181,
-9182, …), so that URLs stay the same. `--port-base N` moves them; `--port-base 0` takes free ports.
+They are fixed by default, so that URLs stay the same. `--port-base N` moves them; 0 takes free
+ports.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from pathlib import Path
 from octavo.protocol.codes import OctavoError, Scope
 
 FIRST_PORTS = {"broker": 8080, "bookie": 3181, "admin": 9181}
-"""`admin`: a bookie's `admin_port`."""
 STEPS = {"broker": 0, "bookie": 50, "admin": 100}
 """With `--port-base N`: brokers from N, bookies from N + 50, their admin ports from N + 100."""
 FREE = 0
 _OUTGOING = Path("/proc/sys/net/ipv4/ip_local_port_range")
-"""Holds Linux's range of ports for outgoing connections; some sandboxes begin at 16000."""
+"""Linux's range of ports for outgoing connections; some sandboxes begin at 16000."""
 _USUAL_OUTGOING = (32_768, 65_535)
 """Used without that file; systems other than Linux use 49152 and above."""
 _FIRST_FREE = 10_000
@@ -30,8 +29,6 @@ _TRIES = 200
 
 
 class PortInUse(OctavoError):
-    """Another process listens on a fixed port."""
-
     name = "port-in-use"
     scope = Scope.PROCESS
 

@@ -1,10 +1,8 @@
-"""The supervisor of a standalone cluster: starts its processes, watches them, restarts them.
+"""The supervisor of a standalone cluster: start its processes, watch them, restart them.
 
-After `start` every member serves. A member that dies is restarted after growing pauses, unless the
-plan forbids it. `stop` ends brokers first, so that they can close their partitions. A lock file
-makes sure that a folder has only one supervisor; the kernel frees it in any case. If the supervisor
-crashes, its children notice and stop, and the next start on the folder recovers: bookies replay
-their journals, brokers recover open ledgers.
+A member that dies is restarted after growing pauses. `stop` ends brokers first, so that they can
+close their partitions. A lock file, which the kernel frees, keeps a second supervisor away. If the
+supervisor crashes, its children stop, and the next start recovers.
 """
 
 from __future__ import annotations
@@ -50,7 +48,7 @@ CERTIFICATE_DAYS = 365
 FIRST_ADMIN = "user:admin"
 TOKEN_FILE_NAME = "admin.token"
 STEADY_S = 60.0
-"""After running this long, a member that dies is restarted after the shortest pause again."""
+"""After this time, a member that dies is restarted after the shortest pause again."""
 
 
 class FolderUnusable(OctavoError):
@@ -62,7 +60,7 @@ class FolderUnusable(OctavoError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A cluster to run. `sections` overrides single settings of bookies and brokers."""
+    """`sections` overrides single settings of bookies and brokers."""
 
     folder: Path
     bookies: int = 3
@@ -81,8 +79,7 @@ class Plan:
     make_certificates: bool = False
     """All ports speak TLS; make a CA and certificates in the folder, unless they exist."""
     secure: bool = False
-    """Secure the cluster before it serves: only `FIRST_ADMIN`, whose token is in the folder, is
-    allowed anything."""
+    """Only `FIRST_ADMIN`, whose token is in the folder, is allowed anything."""
 
 
 def _read_only_because(facts: Mapping[str, Any]) -> str:
@@ -99,7 +96,7 @@ def _write_private(path: Path, text: str) -> None:
 
 
 class Supervisor:
-    """Runs a `Plan`. `on_change` is called after every change of `cluster`."""
+    """`on_change` is called after every change of `cluster`."""
 
     def __init__(
         self,
@@ -142,7 +139,7 @@ class Supervisor:
         self._note(replace(self.cluster, ready=True))
 
     async def add_bookie(self) -> Member:
-        """Add and start a bookie. Raises `ChildFailed`, `PortInUse`."""
+        """Raises `ChildFailed`, `PortInUse`."""
         number = len(self.cluster.of_kind("bookie")) + 1
         ports.check_ports(self.plan.host, self._fixed_ports([("bookie", number)]))
         child = self._plan_child("bookie", number)
@@ -161,7 +158,6 @@ class Supervisor:
             await self._start_child(child)
 
     def signal(self, name: str, number: signal.Signals) -> None:
-        """Send a signal to a member, for example SIGKILL in a demonstration."""
         self._children[name].signal(number)
 
     async def stop(self) -> None:
@@ -216,9 +212,8 @@ class Supervisor:
                 await asyncio.sleep(0.05)
 
     def _prepare_tls(self) -> None:
-        """Make certificates if the plan says so, and note the files for clients.
-
-        Raises `TlsError`.
+        """Make certificates if the plan says so, and note the files for clients. Raises
+        `TlsError`.
         """
         from octavo.tls.authority import Authority, own_names
         from octavo.tls.contexts import certificates_of
@@ -240,9 +235,8 @@ class Supervisor:
             self.cluster = replace(self.cluster, shown=shown)
 
     async def _prepare_metadata(self) -> None:
-        """Make the store's root records, before all processes try it at once.
-
-        Each write may be repeated, so all are, if the session ends meanwhile.
+        """Make the store's root records, before all processes try it at once; repeated if the
+        session ends.
         """
         from octavo.metadata.store import SessionExpired
 
@@ -349,8 +343,9 @@ class Supervisor:
         return found
 
     def _port(self, kind: str, number: int, name: str, former: int) -> int:
-        """Return the plan's port. If the plan takes any free port, prefer the port of the last run,
-        so that URLs survive a restart."""
+        """If the plan takes any free port, prefer the port of the last run, so that URLs survive a
+        restart.
+        """
         host = self.plan.host
         port = ports.port_of(kind, number, self.plan.port_base)
         if port != ports.FREE:
@@ -401,8 +396,7 @@ class Supervisor:
                 await asyncio.sleep(RESTART_PAUSE_S)
 
     async def _watch(self, child: Child) -> None:
-        """Wait for the child's death; restart it, unless it is held."""
-        # Pauses are random, so that children that died together do not restart together.
+        # Random, so that children that died together do not restart together.
         pauses = Backoff(RESTART_PAUSE_S, RESTART_PAUSE_S_MAX, random.Random())
         while True:
             started = time.monotonic()

@@ -4,8 +4,8 @@
     folder/NAME.pem, NAME.key    a certificate with its names and addresses, signed by this CA
     folder/ca.crl                revoked certificates, if there are any
 
-Keys are ECDSA on P-256. Files have mode 0600 and, except ca.crl, are never overwritten. The CA's
-key is in the same folder: good enough for development, not for data that must be kept safe.
+Files have mode 0600 and, except ca.crl, are never overwritten. The CA's key is in the same folder:
+not good enough for data that must be kept safe.
 """
 
 from __future__ import annotations
@@ -37,8 +37,6 @@ _DNS = re.compile(
 
 
 class Made(NamedTuple):
-    """The files of a certificate."""
-
     name: str
     certificate: Path
     key: Path
@@ -47,8 +45,6 @@ class Made(NamedTuple):
 
 
 class Authority:
-    """A CA in a folder."""
-
     def __init__(
         self, folder: Path, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey
     ) -> None:
@@ -119,8 +115,10 @@ class Authority:
         return Made(name, certificate, key, tuple(names), signed.not_valid_after_utc)
 
     def revoke(self, names: Sequence[str], *, days: int) -> int:
-        """Write the list again, valid for `days`, and add the certificates of these names. Returns
-        how many certificates it has now. Raises `TlsError`."""
+        """Add the certificates of these names to the list, valid for `days`; return their number.
+
+        Raises `TlsError`.
+        """
         with _telling(self.revoked_file):
             builder = (
                 x509.CertificateRevocationListBuilder()
@@ -253,7 +251,7 @@ def _key_bytes(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a new file that only its owner can read. Raises `TlsError`, also if it exists."""
+    """Only its owner can read it. Raises `TlsError`, also if it exists."""
     with _telling(path):
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "wb") as file:

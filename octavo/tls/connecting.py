@@ -1,4 +1,4 @@
-"""Connects to a bookie over TLS: from the first byte, or by START_TLS."""
+"""Connect to a bookie over TLS: from the first byte, or by START_TLS."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ REFUSED = (
 
 
 async def connect_tls(tls: Certificates, made: Callable[[], P], host: str, port: int) -> P:
-    """Connect, and check the peer's certificate. Raises `OSError`, TLS errors included. The caller
-    must bound the time."""
+    """Raises `OSError`, TLS errors included. The caller must bound the time."""
     loop = asyncio.get_running_loop()
     context = tls.client
     assert context is not None, "called only with a CA"
@@ -51,8 +50,6 @@ async def connect_tls(tls: Certificates, made: Callable[[], P], host: str, port:
 
 
 class _Asking(asyncio.Protocol):
-    """Asks a bookie for START_TLS, and waits for its answer."""
-
     def __init__(self) -> None:
         self.agreed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._transport: asyncio.BaseTransport | None = None

@@ -1,10 +1,7 @@
-"""Makes every `ssl.SSLContext` from `TlsConfig`, and makes new contexts when the files change.
+"""Make every `ssl.SSLContext` from `TlsConfig`, and again when the files change.
 
-`Certificates` holds the two contexts of a process: `server` for its ports, `client` for its
-connections. They are read for each new connection, so existing connections keep their certificates
-and new connections use the new files. If the files cannot be used (half written, a key of another
-certificate, an expired revocation list), the old contexts stay in use; the error is logged, and the
-files are checked again.
+New connections use the new files, existing connections keep theirs. If the files cannot be used
+(half written, another certificate's key, an expired revocation list), the old contexts stay in use.
 """
 
 from __future__ import annotations
@@ -38,7 +35,7 @@ class Certificates:
     """The current contexts of a process, which follow the files."""
 
     def __init__(self, config: TlsConfig) -> None:
-        """Load the files. Raises `TlsError`, which names the file and the problem."""
+        """Raises `TlsError`, which names the file and the problem."""
         self.config = config
         self._seen = self._look()
         self._revoked = self._revocations()
@@ -54,7 +51,7 @@ class Certificates:
         return self._ends_at
 
     def refresh(self) -> bool:
-        """Look at the files. Returns True if they had changed and were loaded."""
+        """Return whether the files had changed and were loaded."""
         seen = self._look()
         self._tell_of_end()
         if seen == self._seen:
@@ -73,7 +70,6 @@ class Certificates:
         return True
 
     async def keep_fresh(self) -> None:
-        """Look at the files every `reload_ms`, until cancelled."""
         while True:
             try:
                 await asyncio.to_thread(self.refresh)
@@ -138,7 +134,6 @@ class Certificates:
 
 @contextlib.asynccontextmanager
 async def kept_fresh(certificates: Certificates | None) -> AsyncIterator[None]:
-    """Follow the files' changes within this context."""
     if certificates is None:
         yield
         return
@@ -151,12 +146,12 @@ async def kept_fresh(certificates: Certificates | None) -> AsyncIterator[None]:
 
 
 def certificates_of(config: TlsConfig) -> Certificates | None:
-    """Return the certificates of a process; None without TLS settings. Raises `TlsError`."""
+    """None without TLS settings. Raises `TlsError`."""
     return Certificates(config) if config.serves or config.connects else None
 
 
 def server_context(config: TlsConfig) -> ssl.SSLContext:
-    """Return the context for ports. Raises `TlsError`."""
+    """Raises `TlsError`."""
     context = _context(ssl.PROTOCOL_TLS_SERVER, config.minimum_version)
     _load_chain(context, config.certificate, config.key)
     if config.mutual:

@@ -1,13 +1,9 @@
 """A port that speaks TLS, and explains itself to clients that do not.
 
-The first byte of each connection is checked before it is read: TLS begins with 22, which no HTTP
-request and no BookKeeper frame does. So the port can tell a plain client what to do, accept it
-during a migration (`plain_allowed`), or wait for its START_TLS. Handshakes are done here, so that
-a failed handshake is logged with the peer's address and the reason.
-
-Promises: a client that sends nothing, or does not finish its handshake, is disconnected in time.
-The number of handshakes is bounded; at the bound, a new one replaces the oldest rather than wait.
-Keeps no state that a crash could lose.
+TLS begins with byte 22, which no HTTP request and no BookKeeper frame does. So the port can tell a
+plain client what to do, accept it during a migration (`plain_allowed`), or wait for its START_TLS.
+Handshakes are done here, to log a failure with peer and reason. A client that sends nothing is
+disconnected in time; at the bound of handshakes, a new one replaces the oldest.
 """
 
 from __future__ import annotations
@@ -28,13 +24,12 @@ log = structlog.get_logger()
 
 Factory = Callable[[], asyncio.BaseProtocol]
 TakePlain = Callable[[socket.socket], Awaitable[None]]
-"""Takes over a connection that came without TLS. It returns when the connection no longer needs a
-time limit."""
+"""Takes over a connection without TLS. Returns when it no longer needs a time limit."""
 
 TLS_FIRST_BYTE = b"\x16"
 BACKLOG = 1024
 SETTLED_S = 1.0
-"""At the bound, a handshake older than this may be replaced by a new one."""
+"""At the bound, an older handshake may be replaced by a new one."""
 NO_FILES_S = 1.0
 """The pause after a failed accept, such as without file descriptors."""
 FAREWELL_S = 1.0
@@ -42,8 +37,6 @@ FAREWELL_S = 1.0
 
 
 class TlsListener:
-    """A TLS port. `bind` takes the port, `serve` begins to accept."""
-
     def __init__(self, sockets: list[socket.socket], certificates: Certificates) -> None:
         self._sockets = sockets
         self._certificates = certificates
@@ -55,12 +48,11 @@ class TlsListener:
         self.port = int(sockets[0].getsockname()[1])
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest it is 0."""
         return {"shaking": len(self._shaking)}
 
     @classmethod
     async def bind(cls, host: str, port: int, certificates: Certificates) -> TlsListener:
-        """Bind the port; 0: any free port. Raises `OSError`."""
+        """Port 0: any free port. Raises `OSError`."""
         found = await asyncio.get_running_loop().getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
@@ -81,8 +73,11 @@ class TlsListener:
         return cls(sockets, certificates)
 
     async def serve(self, tls: Factory, plain: TakePlain) -> None:
-        """Accept connections: each gets a protocol from `tls` after its handshake; a plain
-        connection goes to `plain`. Raises `OSError` if another process listens on the port."""
+        """Each connection gets a protocol from `tls` after its handshake; a plain connection goes
+        to `plain`.
+
+        Raises `OSError` if another process listens on the port.
+        """
         self._tls, self._plain = tls, plain
         for sock in self._sockets:
             sock.listen(BACKLOG)
@@ -174,7 +169,7 @@ async def _close(sock: socket.socket) -> None:
 
 
 def plain_http(certificates: Certificates, http: Factory) -> TakePlain:
-    """Return how to handle plain HTTP: serve it where that is allowed, otherwise refuse it."""
+    """Serve plain HTTP where that is allowed, otherwise refuse it."""
     factory = http if certificates.config.plain_allowed else RefusePlainHttp
 
     async def take(sock: socket.socket) -> None:
@@ -201,7 +196,6 @@ async def first_byte(sock: socket.socket) -> bytes:
 
 
 def tell_refused(address: Any, error: BaseException | str) -> None:
-    """Log that a connection did not reach TLS, with peer and reason."""
     if isinstance(error, str):
         log.warning("tls_refused", peer=_shown(address), reason=error)
         return
@@ -217,8 +211,6 @@ def _shown(address: Any) -> str:
 
 
 class RefusePlainHttp(asyncio.Protocol):
-    """Answers plain HTTP on a TLS port with an explanation, and disconnects."""
-
     def __init__(self) -> None:
         self._end: asyncio.TimerHandle | None = None
 
@@ -231,7 +223,6 @@ class RefusePlainHttp(asyncio.Protocol):
         self._end = asyncio.get_running_loop().call_later(FAREWELL_S, plain.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        """Cancel the timer: the client has disconnected."""
         if self._end is not None:
             self._end.cancel()
 

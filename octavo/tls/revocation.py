@@ -1,7 +1,6 @@
-"""Checks the revocation lists of `tls.crl` when they are loaded.
+"""Check the revocation lists of `tls.crl` when they are loaded.
 
-OpenSSL uses the lists at each handshake, but its errors do not say what is wrong with a list. So
-this module finds problems beforehand: which CA's list, what is wrong, and when it ends.
+OpenSSL's errors do not say what is wrong with a list: this module does, and when it ends.
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ _ONE = re.compile(rb"-----BEGIN X509 CRL-----.*?-----END X509 CRL-----", re.DOTA
 
 @dataclass(frozen=True, slots=True)
 class Revocations:
-    """When the lists of a file end."""
-
     ends_at: datetime | None
     """When the first list ends; None if none does."""
     soon_at: datetime | None
@@ -34,9 +31,8 @@ class Revocations:
 
     @classmethod
     def read(cls, path: str, ca: str, now: datetime) -> Revocations:
-        """Read the lists of the PEM file `path`; `ca` is the file of trusted CAs.
-
-        Raises `TlsError`, which says which list it is, what is wrong, and what would be right.
+        """`ca` is the file of trusted CAs. Raises `TlsError`, which says which list is wrong, and
+        why.
         """
         from cryptography import x509  # import late: it takes megabytes, and TLS is optional
 

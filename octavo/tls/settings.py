@@ -48,7 +48,6 @@ class TlsConfig:
     handshake if that has taken a second."""
 
     def __post_init__(self) -> None:
-        """Refuse invalid values. Raises `TlsError`."""
         for name, other in (("certificate", "key"), ("key", "certificate")):
             if getattr(self, name) and not getattr(self, other):
                 raise TlsError(
@@ -77,7 +76,9 @@ class TlsConfig:
 
     def check_node(self) -> None:
         """Require a bookie or broker with `ca` to have a certificate, except during a migration.
-        Raises `TlsError`."""
+
+        Raises `TlsError`.
+        """
         if self.connects and not (self.serves or self.plain_allowed):
             raise TlsError(
                 f"tls setting ca = {self.ca!r}: a node needs certificate and key too "
@@ -86,7 +87,6 @@ class TlsConfig:
 
     @property
     def serves(self) -> bool:
-        """Whether ports speak TLS."""
         return bool(self.certificate)
 
     @property

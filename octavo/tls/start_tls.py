@@ -4,8 +4,8 @@
     bookie  OK, unencrypted
     both    TLS handshake; then frames as on a new connection
 
-A port with certificates accepts nothing else unencrypted, unless `plain_allowed`. Bytes that follow
-START_TLS before the answer are refused: they came unencrypted, so an attacker may have added them.
+Bytes that follow START_TLS before the answer are refused: they came unencrypted, so an attacker may
+have added them.
 """
 
 from __future__ import annotations
@@ -36,8 +36,10 @@ class StartTls:
         self._made = made
 
     async def take(self, sock: socket.socket) -> None:
-        """Upgrade a plain connection to TLS, or close it. The caller must bound the time. Raises
-        `OSError`, TLS errors included."""
+        """Upgrade a plain connection to TLS, or close it. The caller must bound the time.
+
+        Raises `OSError`, TLS errors included.
+        """
         loop = asyncio.get_running_loop()
         transport, listening = await loop.connect_accepted_socket(_FirstFrame, sock)
         try:
@@ -78,7 +80,6 @@ class StartTls:
         self._go_on(secured, bytes(early.data))
 
     def _go_on(self, transport: asyncio.Transport, data: bytes) -> None:
-        """Hand the connection to its protocol, with the bytes that have come already."""
         protocol = self._made()
         transport.set_protocol(protocol)
         transport.resume_reading()  # before connection_made: the protocol may pause it again

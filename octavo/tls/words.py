@@ -1,7 +1,6 @@
-"""Explains TLS errors: what is wrong, and what would be right.
+"""Explain TLS errors: what is wrong, and what would be right.
 
-OpenSSL says `CERTIFICATE_VERIFY_FAILED`, `WRONG_VERSION_NUMBER` or `TLSV13_ALERT_…`. A
-verification error means that we refuse the other side; an alert means that it refuses us.
+A verification error means that we refuse the other side; an alert means that it refuses us.
 """
 
 from __future__ import annotations
@@ -21,7 +20,8 @@ CUT_OFF = (
     "its log has the reason (tls_refused)"
 )
 """For a connection that ends right after its handshake: asyncio's servers send no alert to a client
-whose certificate they refuse."""
+whose certificate they refuse.
+"""
 _SAID = {
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it shows no certificate, but this port requires one "
     "(tls.mutual): give it a certificate and key of a CA that is trusted here",
@@ -47,8 +47,7 @@ _SAID = {
 
 
 def tls_error(error: BaseException | None) -> ssl.SSLError | None:
-    """Return the TLS error that `error` is, holds or was caused by. None if there is none, or if
-    the connection just ended."""
+    """Return the TLS error that `error` is, holds or was caused by, or None."""
     for _ in range(8):
         if error is None:
             return None
