@@ -113,7 +113,6 @@ class TopicsConsumer(OfThisProcess):
         self._subscriptions: dict[str, Subscription] = {}
         self._generation = 0
         self._lost = asyncio.Event()
-        """Set when a partition turns out to belong to another member."""
         self._merged: Merged | None = None
 
     def __repr__(self) -> str:
@@ -199,7 +198,6 @@ class TopicsConsumer(OfThisProcess):
         return [(self._subscriptions[topic], some) for topic, some in found.items()]
 
     def _on_lost(self, key: Hashable, error: Exception) -> bool:
-        """Whether the error is expected: a vanished topic, or another member's partition."""
         is_moved = isinstance(error, ApiError) and error.code == "stale-generation"
         if is_moved and isinstance(error, ApiError):
             self._generation = max(self._generation, int(error.problem.get("generation", 0)))
@@ -246,7 +244,6 @@ class TopicsConsumer(OfThisProcess):
 
     async def _look(self, merged: Merged, *, at_first: bool) -> None:
         wanted: dict[str, bool] = {}
-        """By topic, whether it was named."""
         for pattern in tuple(self.options.topics):
             if not pattern.is_wild:
                 wanted[str(pattern)] = True
@@ -299,9 +296,7 @@ class TopicsConsumer(OfThisProcess):
             merged.fail(error)
 
     async def _beat(self, merged: Merged, *, wait_s: float) -> bool:
-        """Send a heartbeat; leave partitions of other members, join new ones; return whether any
-        was left.
-        """
+        """Return whether a partition of another member was left."""
         options = self.options
         holds = sorted(str(one) for one in merged.keys)
         answer = await self._client.transport.call(
@@ -340,7 +335,6 @@ class TopicsConsumer(OfThisProcess):
 
     @property
     def generation(self) -> int:
-        """Return the highest generation of the group that this member has seen."""
         return self._generation
 
     async def _leave(self) -> None:

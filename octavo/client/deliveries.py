@@ -66,7 +66,6 @@ class DeliveryLoop:
         """The final call of `close`; a later `close` repeats it until it is answered."""
         self._closing = asyncio.Lock()
         self._ahead: asyncio.Task[bool] | None = None
-        """The receive that runs while the body works."""
         self._hand_is_done = asyncio.Event()
         self._keeper = self._loop.create_task(self._keep(), name="keep leases")
 
@@ -98,7 +97,6 @@ class DeliveryLoop:
         return hand
 
     async def _take(self, wait_s: float) -> bool:
-        """Receive messages, to be leased from now on; return whether any came."""
         received = await self._receive(wait_s)
         self._handing.took(received, self._loop.time())
         return bool(received)

@@ -40,23 +40,17 @@ def _size_of(
 
 
 class Identity(NamedTuple):
-    """The producer of a batch, and the sequence of its first message."""
-
     producer_id: int
     epoch: int
     sequence: int
 
 
 class Body(NamedTuple):
-    """A request body and the headers that go with it."""
-
     data: bytes
     headers: dict[str, str]
 
 
 class Encoding(Protocol):
-    """`item` encodes a message, `body` a batch of items."""
-
     @property
     def whole(self) -> bool:
         """Whether a body is stored as one entry, its messages at adjoining offsets."""

@@ -56,7 +56,6 @@ async def only_partition(
 
 
 def is_within_one(start: str | int) -> bool:
-    """Whether `start` is an offset or a message id."""
     if isinstance(start, int):
         return True
     numbers = [whole(part) for part in start.split(":")]
@@ -64,14 +63,12 @@ def is_within_one(start: str | int) -> bool:
 
 
 def one_of(topic: TopicName, count: int, why: str) -> InvalidCall:
-    """Make the error for a call that needs a single partition."""
     return InvalidCall(
         f"{topic} has {count} partitions, and {why}: say which partition, 0 to {count - 1}"
     )
 
 
 def where_one_is_needed(topic: TopicName, error: ApiError, why: str) -> ClientError:
-    """Turn a broker's error about a missing partition into the client's words."""
     count = error.problem.get("partitions")
     if error.code == "partition-required" and isinstance(count, int):
         return one_of(topic, count, why)
@@ -96,9 +93,6 @@ async def _offsets(
 
 
 async def first_of(reads: list[Coroutine[Any, Any, list[Message]]]) -> list[Message]:
-    """Return the messages of the first read that has some, else none. Raises the error of any
-    read.
-    """
     tasks = [asyncio.create_task(one) for one in reads]
     try:
         for found in asyncio.as_completed(tasks):
@@ -159,7 +153,6 @@ async def all_at_once(
 async def _pump(
     source: Pages, ready: asyncio.Queue[tuple[list[Message], asyncio.Event] | BaseException]
 ) -> None:
-    """Offer each page after the page before was taken."""
     try:
         async with aclosing(source) as found:
             async for page in found:

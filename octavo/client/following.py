@@ -41,7 +41,6 @@ async def pages(
     follow: bool,
     compacted: bool,
 ) -> AsyncGenerator[list[Message], None]:
-    """Yield pages in order. Raises the errors of `read_messages`."""
     loop = asyncio.get_running_loop()
 
     def reading(place: str | int, wait_s: float) -> asyncio.Task[ReadBatch]:
@@ -89,9 +88,6 @@ async def pages(
 async def _streamed(
     transport: Transport, topic: TopicName, partition: int, offset: int, of: Incarnation
 ) -> AsyncGenerator[list[Message], None]:
-    """Yield messages from `offset` on, until the stream ends. Raises `ClientError`,
-    `InvalidBatch`.
-    """
     times = Times()
     placed = False
 

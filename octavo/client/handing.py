@@ -37,8 +37,6 @@ class Due(NamedTuple):
 
 
 class Hand:
-    """Messages for the loop's body, which may run on another thread."""
-
     __slots__ = ("deliveries", "ended", "gone", "taken")
 
     def __init__(self, deliveries: Sequence[Delivery] = ()) -> None:
@@ -50,10 +48,8 @@ class Hand:
         not.
         """
         self.ended: BaseException | None = None
-        """Why the body gets no more messages."""
 
     def __iter__(self) -> Iterator[Delivery]:
-        """Raises `ended`."""
         for number, delivery in enumerate(self.deliveries[self.taken :], self.taken + 1):
             if self.ended is not None:
                 raise self.ended
@@ -73,7 +69,6 @@ class Handing:
         self._auto_ack = auto_ack
         self._hand = Hand()
         self._noticed = 0
-        """How many messages of the hand are known to be done."""
         self._noticed_s = 0.0
         self._ahead: list[Delivery] = []
         """Messages received while the body works through its hand."""
@@ -82,25 +77,21 @@ class Handing:
         self._leased_s = 0.0
         """When the oldest lease began."""
         self._pace_s: float | None = None
-        """How long a message takes: an average that favours the latest messages."""
 
     @property
     def is_quick(self) -> bool:
-        """Whether the next hand should be fetched in advance."""
         given = len(self._hand.deliveries)
         if self._pace_s is None or given < FIRST_MAX:
             return False
         return given * self._pace_s < min(AHEAD_S, self._lease_s / HELD_SHARE)
 
     def want(self) -> int:
-        """Return how many messages to ask for."""
         if self._pace_s is None:
             return min(FIRST_MAX, self._batch)
         fitting = self._lease_s / HELD_SHARE / max(self._pace_s, 1e-6)
         return max(1, min(self._batch, int(fitting)))
 
     def took(self, received: Sequence[Delivery], now_s: float) -> None:
-        """Add received messages to the next hand."""
         if not self._needed():
             self._leased_s = now_s
         self._ahead += received
@@ -115,7 +106,6 @@ class Handing:
         return self._hand
 
     def notice(self, now_s: float) -> None:
-        """Note how far the body is, and its pace."""
         done = max(0, self._hand.taken - 1)
         count = done - self._noticed
         if count <= 0:
@@ -152,7 +142,6 @@ class Handing:
         self._done = due.acks + self._done
 
     def stale(self, ack_ids: Iterable[str]) -> None:
-        """Drop messages whose leases have ended: other consumers get them."""
         gone = frozenset(ack_ids)
         self._hand.gone |= gone
         self._ahead = [one for one in self._ahead if one.ack_id not in gone]
@@ -166,7 +155,6 @@ class Handing:
         return [one for one in left if one in begun], [one for one in left if one not in begun]
 
     def fail(self, error: BaseException) -> None:
-        """Raise `error` to the body when it asks for its next message."""
         self._hand.ended = error
 
     def _needed(self) -> list[str]:

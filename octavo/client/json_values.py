@@ -56,7 +56,6 @@ def api_json(value: Any, what: str) -> bytes:
 
 
 def text_bytes(text: str, what: str) -> bytes:
-    """Raises `NotJson` for half of a surrogate pair."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:
@@ -72,7 +71,6 @@ def not_json(value: Any, what: str) -> NotJson:
 
 
 def _plain(value: Any) -> Any:
-    """Turn an instance of a subclass into a plain str, int, float, list or dict."""
     if isinstance(value, str):
         return str(value)
     if isinstance(value, int | float):
@@ -83,7 +81,6 @@ def _plain(value: Any) -> Any:
 
 
 def _faults(value: Any, place: str, depth: int) -> Iterator[tuple[str, str]]:
-    """Yield the places without a JSON form, each with its reason."""
     if depth > _DEPTH_MAX:
         yield place, f"it nests more than {_DEPTH_MAX} deep, or contains itself"
     elif isinstance(value, dict):
@@ -108,7 +105,6 @@ def _why_no_name(key: object) -> str:
 
 
 def _why_no_leaf(value: Any) -> str:
-    """Return why a value without parts has no JSON form; "" if it has."""
     if value is None or isinstance(value, bool):
         return ""
     if isinstance(value, str) and (

@@ -22,7 +22,6 @@ from octavo.protocol.checksum import crc32c
 from octavo.protocol.large import BrokenBody
 
 Source = bytes | os.PathLike[str]
-"""Bytes, or the path of a file."""
 PART_BYTES = 256 * 1024
 """Bytes of a file that are read and sent at a time."""
 SLOWEST_BYTES_S = 512 * 1024
@@ -38,7 +37,6 @@ async def upload(
     partition: int | None,
     of: Incarnation,
 ) -> Position:
-    """Send a body until it is stored. Raises as `Transport.call`, `InvalidCall`, `OSError`."""
     if not isinstance(source, bytes | bytearray | memoryview | str | os.PathLike):
         raise InvalidCall(
             "the body of a large message must be bytes or the path of a file, "
@@ -92,7 +90,6 @@ def head_of(
     timestamp_ms: int | None,
     deliver_at_ms: int | None,
 ) -> dict[str, str]:
-    """Return the headers of an upload. Raises `InvalidCall` for values that HTTP cannot carry."""
     head = {"Octavo-Upload": name}
     if key is not None:
         head["Octavo-Key"] = _text("the key", key_bytes(key))
@@ -132,7 +129,6 @@ def _text(what: str, value: bytes | None) -> str:
 async def body_of(
     transport: Transport, name: TopicName, partition: int, offset: int, of: Incarnation
 ) -> AsyncGenerator[bytes, None]:
-    """Raises as `Transport.stream`, `BrokenBody`."""
     told: dict[str, str] = {}
     found = transport.stream(
         f"/v1/topics/{name}/partitions/{partition}/messages/{offset}/body",

@@ -31,14 +31,11 @@ class Source:
 
 
 class SourceHand:
-    """Messages of a source for the body, which may run on any thread."""
-
     def __init__(self, source: Source, hand: Hand) -> None:
         self.source = source
         self._hand = hand
 
     def __iter__(self) -> Iterator[Delivery]:
-        """Yield each message once; end early when the source goes."""
         source = self.source
         try:
             for delivery in iter(self._hand):
@@ -105,7 +102,6 @@ class Merged:
             await source.loop.between()
 
     async def hands(self, idle_s: float | None) -> AsyncIterator[SourceHand]:
-        """Yield hands; end when no message came for `idle_s`, or never if that is None."""
         wait_s = None if idle_s is None else amount(idle_s, "idle_s")
         while True:
             try:
@@ -123,7 +119,6 @@ class Merged:
             source.free.set()
 
     async def close(self) -> None:
-        """Raises `AcksUnsent` when the last acks could not be sent."""
         failed: Exception | None = None
         for source in tuple(self._sources.values()):
             source.leaving = True

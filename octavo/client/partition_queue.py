@@ -61,7 +61,6 @@ class Batch:
         """Whether a receipt has raised its error to the caller."""
 
     def merge(self, other: Batch) -> None:
-        """Append the messages of the next batch, which was not sent."""
         self.merged.append((other, len(self.items)))
         self.items += other.items
         self.bytes += other.bytes
@@ -108,7 +107,6 @@ class Stored:
                 self.entry, self.first_index = entry, int(index)
 
     def part(self, start: int) -> Stored:
-        """Return the place of a batch that was part of this batch, from message `start` on."""
         part = copy(self)
         part.before -= start
         return part
@@ -145,7 +143,6 @@ class PartitionQueue:
         self._released = released
         self._loop = asyncio.get_running_loop()
         self.open_batch: Batch | None = None
-        """The batch that still takes messages."""
         self._timer: asyncio.Handle | None = None
         self._sealed: deque[Batch] = deque()
         """Full batches that were not sent yet; they have no sequence."""
@@ -159,7 +156,6 @@ class PartitionQueue:
         self._sequence = 0
         self._epoch = options.epoch
         self._ended: ProducerFailed | TopicReplaced | None = None
-        """Why no message can be sent any more."""
 
     def describe(self) -> dict[str, int]:
         return {
@@ -180,7 +176,6 @@ class PartitionQueue:
         return ""
 
     def add(self, item: Record | bytes, size: int) -> tuple[Batch, int]:
-        """Put a message into the open batch; return the batch and its place there."""
         batch, bytes_max = self.open_batch, self._options.batch_bytes
         if batch is not None and batch.bytes + size > bytes_max:
             self.seal()
@@ -198,7 +193,6 @@ class PartitionQueue:
         return batch, index
 
     def seal(self) -> None:
-        """Close the open batch and send what the window allows."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -214,14 +208,12 @@ class PartitionQueue:
 
     @property
     def unanswered(self) -> int:
-        """Count the messages of unanswered batches."""
         return sum(len(batch.items) for batch in self._batches())
 
     def _batches(self) -> list[Batch]:
         return [*self._window, *self._sealed, *([self.open_batch] if self.open_batch else [])]
 
     async def close(self) -> None:
-        """Give up the batches under way."""
         self._end("the producer was closed")
         for task in list(self._tasks):
             task.cancel()
@@ -249,7 +241,6 @@ class PartitionQueue:
         return len(self._window) < self._width
 
     def _fill_window(self) -> None:
-        """Send the batches that the window allows, batches to repeat first."""
         for batch in islice(self._window, self._width):
             if batch.turn is not None and not batch.turn.done():
                 batch.turn.set_result(None)
@@ -281,7 +272,6 @@ class PartitionQueue:
         return batch
 
     async def _deliver(self, batch: Batch) -> None:
-        """Send the batch until it is stored or refused for good."""
         try:
             self._settle(batch, await self._send(batch))
         except asyncio.CancelledError:
@@ -334,7 +324,6 @@ class PartitionQueue:
         )
 
     def _body(self, batch: Batch, done: int) -> Body:
-        """Encode the messages from index `done` on, with their sequences."""
         sequence = (batch.sequence + done) % SEQUENCE_MODULUS
         who = Identity(self._options.producer_id, batch.epoch, sequence)
         return self._options.encoding.body(batch.items[done:], who)
@@ -362,7 +351,6 @@ class PartitionQueue:
             self._catching_up = False
 
     def _refuse(self, batch: Batch, error: OctavoError) -> None:
-        """Fail `batch` for good, and all later batches."""
         if batch.done.done():
             return
         sent, unsent = [*self._window], [*self._sealed]
@@ -407,7 +395,6 @@ class PartitionQueue:
             )
 
     def _end(self, why: str) -> None:
-        """End the queue: messages that were not sent fail with `why`."""
         if self._ended is None:
             self._ended = ProducerFailed(
                 f"{self._topic} partition {self.partition}: not sent: {why}"

@@ -66,7 +66,6 @@ class ProducerOptions:
     """How long a batch is sent again before its outcome is given up as unknown."""
 
     def __post_init__(self) -> None:
-        """Raises `InvalidCall`."""
         whole_number(self.epoch, "producer option epoch", 0, EPOCH_MAX)
         amount(self.linger_ms, "producer option linger_ms", "milliseconds")
         for name in ("batch_bytes", "window", "pending_bytes_max", "delivery_timeout_ms"):
@@ -81,7 +80,6 @@ class ProducerOptions:
 
 
 def known_options(options: ProducerSettings) -> ProducerSettings:
-    """Raises `InvalidCall` for an unknown option."""
     known = ProducerSettings.__annotations__
     for name in options:
         if name not in known:
@@ -298,7 +296,6 @@ class Producer(OfThisProcess):
         return receipts
 
     def check(self, partition: int | None) -> None:
-        """Raise an error if `send` would raise it; `MessageTooLong` is not checked."""
         if self._replaced is not None:
             raise self._replaced
         if self._closed:
@@ -316,7 +313,6 @@ class Producer(OfThisProcess):
         timestamp_ms: int | None,
         deliver_at_ms: int | None,
     ) -> tuple[Record | bytes, int]:
-        """Encode a message for `take`, with its size; on any thread. Raises `MessageTooLong`."""
         stamp = self._clock() if timestamp_ms is None else time_ms(timestamp_ms)
         pairs: Sequence[tuple[str, bytes | None]] = header_pairs(headers) if headers else ()
         if deliver_at_ms is not None:
@@ -327,7 +323,6 @@ class Producer(OfThisProcess):
     def take(
         self, item: Record | bytes, size: int, key: bytes | None, partition: int | None
     ) -> tuple[Batch, int]:
-        """Put a checked message into a batch; return the batch and the message's index."""
         self._pending_bytes += size
         if self._pending_bytes >= self._pending_bytes_max:
             self._room.clear()
@@ -346,13 +341,11 @@ class Producer(OfThisProcess):
         return batch, index
 
     def note(self, error: BaseException) -> None:
-        """Note that a message was not taken: `flush` raises `error`."""
         if self._failed is None:
             self._failed = error
 
     @property
     def has_room(self) -> bool:
-        """Whether `send` would not wait."""
         return self._room.is_set()
 
     async def until_room(self) -> None:
@@ -416,7 +409,6 @@ class Producer(OfThisProcess):
         await self.close(flush=kind is None)
 
     def _release(self, size: int, stored: int) -> None:
-        """Release the bytes of an answered batch, of which `stored` messages are durable."""
         self._pending_bytes -= size
         self.stored_count += stored
         if self._pending_bytes < self._pending_bytes_max:
@@ -442,7 +434,6 @@ class Opening:
         self._made: Producer | None = None
 
     def __await__(self) -> Generator[Any, None, Producer]:
-        """Open the producer. Raises `NotFound` when there is no such topic."""
         return self.made().__await__()
 
     def made(self) -> Coroutine[Any, Any, Producer]:

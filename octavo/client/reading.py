@@ -102,7 +102,6 @@ def opened(
 
 
 def _messages_of(partition: int, base: int, entry: str, batch: Buffer) -> list[Message]:
-    """Decode a batch that `check_batch` has accepted. Raises `InvalidBatch`."""
     return [
         Message(
             partition,
@@ -142,7 +141,6 @@ async def find_offset(
     of: Incarnation,
     compacted: bool = False,
 ) -> int:
-    """Find the offset of `at`: `earliest`, `latest`, an offset, a message id or a time."""
     answer = await transport.call(
         "GET",
         f"/v1/topics/{topic}/partitions/{partition}/offsets",

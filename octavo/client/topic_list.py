@@ -20,7 +20,6 @@ class TopicList(NamedTuple):
 async def list_topics(
     transport: Transport, namespace: str, *, with_letters: bool = False
 ) -> TopicList:
-    """Raises `NotFound` when there is no such namespace."""
     path = f"/v1/topics/{path_part(namespace, 'namespace')}"
     names, letters = list[str](), set[str]()
     query: dict[str, object] = {"limit": TOPICS_AT_ONCE}

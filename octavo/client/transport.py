@@ -118,7 +118,6 @@ class Transport:
         return list(self._urls)
 
     def owner(self, partition: PartitionKey) -> str | None:
-        """Return the URL of the partition's owner, if an answer has named it."""
         return self._owners.get(partition)
 
     async def close(self) -> None:
@@ -158,7 +157,6 @@ class Transport:
         pauses = Backoff(PAUSE_S, PAUSE_S_MAX, self._rng)
         tried: dict[str, str] = {}
         hopeless: set[str] = set()
-        """Brokers with which another attempt will hardly help."""
         while True:
             url = self._url_for(partition)
             if of is not None:
@@ -202,7 +200,6 @@ class Transport:
             await rest(pauses.next_s())
 
     def _tell(self, why: ClientError) -> None:
-        """Report that a call is going to be repeated."""
         log.info("repeating a call: %s", why)
         if self._on_retry is not None:
             self._on_retry(why)
@@ -271,7 +268,6 @@ class Transport:
         raise _refusal(reply, url, method)
 
     async def _ask_owner(self, partition: PartitionKey, silent: str) -> str | None:
-        """Ask another broker for the partition's owner, and remember it."""
         now = asyncio.get_running_loop().time()
         others = [url for url in self._urls if url != silent]
         if not others:
@@ -299,7 +295,6 @@ class Transport:
         return owner
 
     def _no_answer(self, url: str) -> None:
-        """Avoid this broker for a while, unless it answers meanwhile."""
         now = asyncio.get_running_loop().time()
         for past in [one for one, until in self._silent_until.items() if until <= now]:
             del self._silent_until[past]
@@ -310,7 +305,6 @@ class Transport:
         self._is_guess = False
 
     def _url_for(self, partition: PartitionKey | None) -> str:
-        """Choose the partition's owner, or the current broker, or the next that answers."""
         now = asyncio.get_running_loop().time()
         owner = self._owners.get(partition) if partition else None
         if owner is not None and self._silent_until.get(owner, now) <= now:
@@ -349,14 +343,12 @@ def _is_brokers(reply: Reply) -> bool:
 
 
 def _refusal(reply: Reply, url: str, what: str) -> ApiError:
-    """Make the error for a refused call; a subclass such as `NotFound` only if a broker refused."""
     problem = _problem(reply, url)
     is_known = _is_brokers(reply) or "code" in problem
     return (api_error if is_known else ApiError)(reply.status, problem, what)
 
 
 def _problem(reply: Reply, url: str) -> dict[str, Any]:
-    """Return an answer's problem document; make one if the answer is not a broker's."""
     found: Any = None
     kind = reply.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     if kind in (PROBLEM_TYPE, JSON_TYPE):
@@ -375,7 +367,6 @@ def _problem(reply: Reply, url: str) -> dict[str, Any]:
 
 
 def _urls_of(urls: str | Sequence[str]) -> list[str]:
-    """Raises `InvalidCall` for anything but text."""
     if isinstance(urls, DefaultUrl):
         return [urls]
     if isinstance(urls, str):

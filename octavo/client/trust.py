@@ -36,7 +36,6 @@ def context_of(
 
 
 def proof_of(token: str | None) -> dict[str, str]:
-    """Return the header with `token` or the environment's. Raises `InvalidCall`."""
     if not isinstance(token, str | None):
         raise InvalidCall(f"a token must be text, not {type(token).__name__}")
     try:
@@ -46,7 +45,6 @@ def proof_of(token: str | None) -> dict[str, str]:
 
 
 def connector() -> aiohttp.TCPConnector:
-    """Make a connector for sessions without a client, by the environment. Raises `InvalidCall`."""
     import aiohttp  # slow to import
 
     found = context_of(None, None, None)

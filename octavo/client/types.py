@@ -42,7 +42,6 @@ class TopicName(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> TopicName:
-        """Raises `InvalidCall` for a second slash, or an invalid name."""
         if not isinstance(text, str):
             raise InvalidCall(
                 f"a topic's name must be text such as 'orders' or 'sales/orders', not {text!r:.60}"
@@ -57,7 +56,6 @@ class TopicName(NamedTuple):
 
 
 def to_bytes(value: Value) -> bytes | None:
-    """Encode a message's value; None stays None (a tombstone). Raises `NotJson`."""
     if value is None or type(value) is bytes:
         return value
     if isinstance(value, bytes | bytearray | memoryview):
@@ -72,7 +70,6 @@ Headers = Mapping[str, str | bytes | None] | Iterable[tuple[str, str | bytes | N
 
 
 def header_pairs(headers: Headers | None) -> list[tuple[str, bytes | None]]:
-    """Encode headers, in their order. Raises `InvalidCall`."""
     pairs = headers.items() if isinstance(headers, Mapping) else headers or ()
     return [(_header_name(name), _header_value(name, value)) for name, value in _paired(pairs)]
 
@@ -140,12 +137,10 @@ def plain_text(given: str, what: str) -> str:
 
 
 def path_part(text: str, what: str) -> str:
-    """Quote a name for a path. Raises `InvalidCall` unless it is text."""
     return quote(plain_text(text, what), safe="")
 
 
 def listed(given: Iterable[Item], what: str) -> list[Item]:
-    """List a caller's items. Raises `InvalidCall` for text, and for values without items."""
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
         raise InvalidCall(f"{what} must be a list, not {reprlib.repr(given)}")
     return list(given)
@@ -154,7 +149,6 @@ def listed(given: Iterable[Item], what: str) -> list[Item]:
 def keyed_values(
     messages: Iterable[tuple[str | bytes | None, Value]],
 ) -> list[tuple[bytes | None, Value]]:
-    """Encode the keys of (key, value) pairs. Raises `InvalidCall`, which names the wrong pair."""
     found: list[tuple[bytes | None, Value]] = []
     for number, pair in enumerate(listed(messages, "messages"), 1):
         if isinstance(pair, str | bytes) or not isinstance(pair, Sequence) or len(pair) != 2:
@@ -172,7 +166,6 @@ def keyed_values(
 def keyed_messages(
     messages: Iterable[tuple[str | bytes | None, Value]],
 ) -> list[tuple[bytes | None, bytes | None]]:
-    """Encode (key, value) pairs. Raises `InvalidCall`, which names the wrong pair by number."""
     found: list[tuple[bytes | None, bytes | None]] = []
     for number, (key, value) in enumerate(keyed_values(messages), 1):
         try:
@@ -294,8 +287,6 @@ def partitions_in(found: Mapping[str, Any]) -> int:
 
 
 class _DeliveryIn(msgspec.Struct, gc=False):
-    """A delivery as the API writes it."""
-
     partition: int
     offset: int
     id: str
@@ -377,7 +368,6 @@ def _of_batches(leased: Leased, body: bytes) -> list[Delivery]:
 
 
 def records_of(base: int, batch: Buffer) -> list[Any]:
-    """Decode a batch that `check_batch` has accepted, by aiokafka. Raises `InvalidBatch`."""
     from octavo.protocol.windows import all_records  # slow to import; some programs only publish
 
     try:

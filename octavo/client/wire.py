@@ -36,8 +36,6 @@ Body = bytes | Callable[[], AsyncIterable[bytes]] | None
 
 
 class Reply(NamedTuple):
-    """An answer of any status. `reason` is the status as text."""
-
     status: int
     headers: Mapping[str, str]
     body: bytes = b""
@@ -62,8 +60,7 @@ class Wire(Protocol):
         *,
         timeout_s: float,
         follow: bool = True,
-    ) -> Reply:
-        """Raises an error of `LOST`."""
+    ) -> Reply: ...
 
     def stream(
         self, url: str, params: Mapping[str, str], headers: Mapping[str, str], *, quiet_s: float
@@ -171,14 +168,12 @@ def is_hopeless(error: BaseException) -> bool:
 
 
 def is_refused(error: BaseException) -> bool:
-    """Whether the host refused the connection: no process listens there."""
     cause = _cause_of(error)
     inner = getattr(cause, "os_error", cause)
     return isinstance(inner, ConnectionRefusedError)
 
 
 def reason_of(error: BaseException, url: str) -> str:
-    """Return why there was no answer from `url`."""
     error = _cause_of(error)
     if isinstance(error, TimeoutError):
         return "timed out"
@@ -201,13 +196,11 @@ def _cause_of(error: BaseException) -> BaseException:
 
 
 def _unknown_host(error: BaseException) -> str | None:
-    """Return the unknown host name. Imports aiohttp only if the error is aiohttp's."""
     if type(error).__name__ != "ClientConnectorDNSError":
         return None
     return str(getattr(error, "host", ""))
 
 
 def _os_words(error: BaseException) -> str:
-    """Return the operating system's reason why a connection failed."""
     inner = getattr(error, "os_error", None)
     return "" if inner is None else str(getattr(error, "strerror", "") or inner or error)

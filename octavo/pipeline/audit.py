@@ -46,7 +46,7 @@ _YOUNG_MS = 10 * 60_000
 
 @dataclass
 class Held:
-    """The entries of a ledger that each bookie holds. None: unknown, for the reason in `why`."""
+    """None: unknown, for the reason in `why`."""
 
     runs: dict[str, list[Entries] | None]
     why: dict[str, str]
@@ -78,7 +78,6 @@ def audit(run: Run, *, repair: bool = False) -> Outcome:
 
 
 async def _repair(run: Run) -> int:
-    """Return how many bookies accepted to fetch their missing copies."""
     told = 0
     async with connected(run.service) as cluster:
         for bookie in sorted(cluster.ledgers.bookies.available):
@@ -222,7 +221,6 @@ async def _ask(
 
 
 def wanted_runs(metadata: LedgerMetadata, last: int) -> dict[str, list[Entries]]:
-    """Return the entries up to `last` that each bookie should hold."""
     quorum = quorum_of(metadata)
     found: dict[str, list[Entries]] = {}
     fragments = metadata.fragments

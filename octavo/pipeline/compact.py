@@ -79,7 +79,6 @@ class CompactOptions:
 
 
 def compact(run: Run, options: CompactOptions) -> Outcome:
-    """Raises `InvalidOption`, and Spark's own errors."""
     return _Compact(run, options).carry_out()
 
 
@@ -191,7 +190,6 @@ class _Compact:
         return found
 
     def _newest(self, work: Work) -> DataFrame:
-        """Return place and offset of each message that stays."""
         from pyspark.sql import functions as f
 
         def keys(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -292,7 +290,6 @@ def _name(topic: str, partition: int) -> Name:
 
 
 async def collect_retired(cluster: Cluster, name: Name, until_ms: int) -> list[int]:
-    """Delete the ledgers of views replaced before `until_ms`; return their ids."""
     try:
         record, _ = await cluster.topics.read_partition(*name)
         going = retired_before(record, until_ms)

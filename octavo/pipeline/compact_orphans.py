@@ -37,7 +37,6 @@ class Leftover(NamedTuple):
 async def collect_compacted(
     service: str, *, grace_ms: int, dry_run: bool, each: Callable[[Leftover], None]
 ) -> None:
-    """Delete leftovers older than `grace_ms` and report each. `dry_run`: only report them."""
     until_ms = wall_clock_ms() - grace_ms
     async with connected(service) as cluster:
         # List the ledgers before reading the records: a ledger published meanwhile is then named.

@@ -43,19 +43,16 @@ class Chunk(NamedTuple):
     """The offsets that a task of either pass reads: from `start` to before `end`."""
 
     place: int
-    """The partition's index in the run."""
     start: int
     end: int
     parts: tuple[Piece, ...]
 
 
 def horizon_of(view: View) -> int:
-    """Return the first offset that is not compacted yet."""
     return view.compacted.horizon if view.compacted is not None else 0
 
 
 def is_due(view: View, policy: CompactPolicy, now_ms: int) -> bool:
-    """Return whether a new view would differ from the current view."""
     if view.end > horizon_of(view):
         return True
     return view.compacted is not None and _has_old_tombstones(view.compacted, policy, now_ms)
@@ -66,7 +63,6 @@ def _has_old_tombstones(view: CompactionRecord, policy: CompactPolicy, now_ms: i
 
 
 def may_go(tombstone_ms: int, policy: CompactPolicy, now_ms: int) -> bool:
-    """Return whether a tombstone that was in an earlier view is old enough to go."""
     return now_ms - tombstone_ms >= policy.tombstones_ms
 
 

@@ -44,8 +44,6 @@ _RECORD_BYTES = 16
 
 @dataclass(frozen=True)
 class Place:
-    """A partition of the run, as the tasks need it."""
-
     topic: str
     partition: int
     horizon: int
@@ -59,7 +57,6 @@ class Work:
     options: SourceOptions
     places: tuple[Place, ...]
     splits: tuple[tuple[int, Split], ...]
-    """For each chunk: the index of its place, and how to read it."""
     policy: CompactPolicy
     now_ms: int
     bytes_per_s: float | None
@@ -82,7 +79,6 @@ MADE_SQL = ", ".join(f"{name} LONG" for name in Made._fields)
 
 
 def keys_of(work: Work, chunk: int) -> Iterator[pa.RecordBatch]:
-    """Return key, offset and "may go" of each message of the chunk."""
     place, split = work.splits[chunk]
     horizon = work.places[place].horizon
     reader = SplitReader(work.options, ("key", "value", "offset", "timestampMillis"))
@@ -106,7 +102,6 @@ def keys_of(work: Work, chunk: int) -> Iterator[pa.RecordBatch]:
 
 
 def copied(work: Work, chunk: int, offsets: list[int]) -> Made:
-    """Copy these messages of the chunk into a ledger. Raises `LedgerError` if any is missing."""
     return asyncio.run(_copied(work, chunk, sorted(offsets)))
 
 
@@ -206,7 +201,6 @@ class _Copy:
         self._error = self._error or error
 
     async def close(self, chunk: int) -> Made:
-        """Close the ledger, with all entries durable. Raises `LedgerError` or a write's error."""
         if self._at != len(self._wanted):
             raise LedgerError(
                 f"offset {self._wanted[self._at]} was read in the first pass, but not in the second"

@@ -57,8 +57,6 @@ class ExportOptions:
 
 
 class _Counts(NamedTuple):
-    """The counts of a batch, and its first bad rows."""
-
     rows: int
     bad: int
     findings: list[Finding]
@@ -66,8 +64,6 @@ class _Counts(NamedTuple):
 
 @dataclass
 class _Tally:
-    """The export's progress in whole batches, on the driver."""
-
     rows: int = 0
     bad: int = 0
     batches: int = 0
@@ -81,11 +77,10 @@ class _Tally:
 
 
 class _Suspended(Exception):
-    """The batch has bad rows and is not written."""
+    pass
 
 
 def export(run: Run, options: ExportOptions) -> Outcome:
-    """Raises `BadUsage`, `BadSchema`, `InvalidOption`, and Spark's own errors."""
     if options.bad_rows != "suspend" and options.schema is None:
         raise BadUsage("--bad-rows needs --schema: without a schema no message is bad")
     if options.bad_rows.rstrip("/") == options.out.rstrip("/"):
@@ -118,7 +113,6 @@ def export(run: Run, options: ExportOptions) -> Outcome:
 
 
 def _check_names(schema: Mapping[str, Any]) -> None:
-    """Raise `BadSchema` if a property has the name of a column that the export adds."""
     ours = {BATCH, *(f"_{name}" for name in _PLACES)}
     names = [column.name for column in columns_of(schema)]
     taken = sorted(name for name in names if name.lower() in ours)
@@ -258,7 +252,6 @@ def _decoded(rows: DataFrame, schema: Mapping[str, Any]) -> DataFrame:
 
 
 def _begin(run: Run, options: ExportOptions, checkpoint: str) -> None:
-    """Note what is exported here, or check that it is the same as before. Raises `BadUsage`."""
     note = f"{options.out.rstrip('/')}/{_NOTE}"
     selected = options.selection
     mine = {"topics": list(selected.topics) or selected.pattern, "checkpoint": checkpoint}

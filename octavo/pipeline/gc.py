@@ -17,7 +17,6 @@ from octavo.spark.orphans import Orphans, collect_orphans
 
 
 def gc(service: str, say: Callable[[str], None], *, grace_ms: int, dry_run: bool) -> Outcome:
-    """Raises `SinkFailed`, and errors of the cluster."""
     outcome = Outcome("gc")
     found: list[Orphans] = []
     compacted: list[Leftover] = []

@@ -64,7 +64,6 @@ class IngestOptions:
 
 
 def ingest(run: Run, options: IngestOptions) -> Outcome:
-    """Raises `BadUsage`, and Spark's own errors."""
     topic, _ = target_settings(run.service, options.topic)
     files = _files(run, options.paths)
     named = options.bulk_load
@@ -118,7 +117,6 @@ def _files(run: Run, paths: tuple[str, ...]) -> list[File]:
 
 
 def format_of(path: str) -> str | None:
-    """Return the format by the name's ending; a compressed file's by the ending before."""
     parts = path.rsplit("/", 1)[-1].lower().split(".")
     if parts[-1] in _PACKED:
         parts.pop()
@@ -139,7 +137,6 @@ def _rows(run: Run, files: list[File], shape: Shape) -> DataFrame:
 
 
 def _messages(run: Run, files: list[File], shape: Shape) -> DataFrame:
-    """Return the sink's columns: value, and key and timestamp if asked for."""
     from pyspark.sql import functions as f
 
     rows = _rows(run, files, shape)
@@ -165,7 +162,6 @@ def _messages(run: Run, files: list[File], shape: Shape) -> DataFrame:
 
 
 def _column(name: str) -> Column:
-    """Return the column, also if its name has a dot."""
     from pyspark.sql import functions as f
 
     return f.col("`" + name.replace("`", "``") + "`")

@@ -48,7 +48,6 @@ class KafkaOptions:
 
 
 def ingest_kafka(run: Run, options: KafkaOptions) -> Outcome:
-    """Raises `BadUsage`, `SparkMissing` without the connector, and Spark's errors."""
     targets = {}
     counts = {}
     for source in options.sources:
@@ -110,7 +109,6 @@ def messages(rows: DataFrame, targets: Mapping[str, str], same: tuple[str, ...])
 
 
 def kafka_partitions(run: Run, options: KafkaOptions) -> dict[str, int]:
-    """Return each topic's partition count. Raises `BadUsage` if Kafka does not tell."""
     from py4j.protocol import Py4JJavaError
 
     jvm: Any = run.spark._jvm
@@ -155,10 +153,6 @@ def copied_once(
     targets: Mapping[str, str],
     progress: Progress,
 ) -> None:
-    """Stream messages into their topics; `progress` counts this run's rows.
-
-    Raises `BadUsage` if the checkpoint belongs to something else.
-    """
     if _is_new(run, options, targets):
         write_text(run.spark, *_note(options, targets))
     writer = (
@@ -182,13 +176,11 @@ def _check_start(text: str) -> None:
 
 
 def _note(options: KafkaOptions, targets: Mapping[str, str]) -> tuple[str, str]:
-    """Return path and text of the note in the checkpoint that says what the checkpoint is for."""
     said = json.dumps({"targets": dict(sorted(targets.items()))})
     return f"{options.checkpoint.rstrip('/')}/{_NOTE}", said
 
 
 def _is_new(run: Run, options: KafkaOptions, targets: Mapping[str, str]) -> bool:
-    """Raises `BadUsage` if the checkpoint belongs to something else."""
     note, mine = _note(options, targets)
     if exists(run, note):
         said = json.loads(read_text(run, note))

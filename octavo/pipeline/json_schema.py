@@ -44,14 +44,10 @@ _DEPTH_MAX = 32
 
 
 class BadSchema(OctavoError):
-    """The message says where and why."""
-
     name = "bad-schema"
 
 
 class Kind(NamedTuple):
-    """A schema as msgspec's type, which checks values, and as Arrow's type, which holds them."""
-
     checked: Any
     column: pa.DataType | None
     """None: the value is always null or empty, so that it has no type yet."""
@@ -62,7 +58,6 @@ Decode = Callable[[bytes | None], tuple[dict[str, Any] | None, str | None]]
 
 
 def columns_of(schema: Mapping[str, Any]) -> pa.StructType:
-    """Raises `BadSchema`."""
     if schema.get("type") != "object" or not schema.get("properties"):
         raise BadSchema('a message schema must be {"type": "object", "properties": {…}}')
     column = kind_of(schema).column
@@ -72,7 +67,6 @@ def columns_of(schema: Mapping[str, Any]) -> pa.StructType:
 
 
 def kind_of(schema: Mapping[str, Any]) -> Kind:
-    """Raises `BadSchema`."""
     return _kind(schema, "$", 0)
 
 
@@ -92,7 +86,6 @@ def decoder_of(schema_json: str) -> Decode:
 
 
 def plain(value: Any) -> Any:
-    """Return a decoded value as dicts, lists and scalars."""
     if isinstance(value, msgspec.Struct):
         names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
         return {name: plain(getattr(value, held)) for name, held in names}
@@ -102,7 +95,6 @@ def plain(value: Any) -> Any:
 
 
 def text_of(value: msgspec.Raw) -> str | None:
-    """Return the JSON text of a value; None for null."""
     text = bytes(value)
     return None if text == b"null" else text.decode("utf-8", "backslashreplace")
 

@@ -75,7 +75,6 @@ class OffloadOptions:
 
 
 def offload(run: Run, options: OffloadOptions) -> Outcome:
-    """Raises `JobFailed` if the target cannot be written."""
     return _Offload(run, options).carry_out()
 
 
@@ -217,10 +216,7 @@ def _key(topic: str, partition: int) -> PartitionKey:
 
 
 async def begin(cluster: Cluster, job: Job, to: str, service: str) -> CopyTask:
-    """Do steps 1 and 2, and remove an earlier run's copy of this ledger.
-
-    Raises `OffloadLost`, `RecordNotFound`, `LedgerNotFound`.
-    """
+    """Do steps 1 and 2, and remove an earlier run's copy of this ledger."""
     namespace, topic, partition = job.name
     ledger_id = job.link.ledger_id
     metadata = await cluster.ledgers.metadata(ledger_id)
@@ -303,7 +299,6 @@ async def drop_ledger(cluster: Cluster, drop: Drop) -> bool:
 
 
 async def _check_not_shared(cluster: Cluster, drop: Drop) -> None:
-    """Raise `OffloadLost` if another partition has the ledger too."""
     shares, _ = await ShareStore(cluster.store).read(drop.ledger_id)
     others = [
         f"{one.namespace}/{one.topic}/{one.partition}"

@@ -32,8 +32,6 @@ from octavo.spark.cluster import Cluster
 
 
 class CopyTask(NamedTuple):
-    """A ledger to copy: what to write about it, where to, and how to read it."""
-
     about: About
     folder: str
     stem: str
@@ -56,7 +54,6 @@ class Copied(NamedTuple):
 
 
 def stem_of(ledger_id: int, uuid: str) -> str:
-    """Return how the names of a copy's objects begin."""
     return f"ledger-{ledger_id}-{uuid}"
 
 
@@ -134,7 +131,6 @@ async def verify(about: About, url: str, written: Written) -> None:
 
 @contextlib.contextmanager
 def writing(url: str, files: Any, path: str) -> Any:
-    """Open a new object; at the end sync it and its folder. Raises `OffloadUnavailable`."""
     try:
         files.create_dir(os.path.dirname(path), recursive=True)
         with files.open_output_stream(path) as file:
@@ -162,7 +158,6 @@ def remove(url: str) -> None:
 
 
 def remove_all(folder: str, stems: Container[str]) -> set[str]:
-    """Delete all objects of these copies. Returns the stems that had any."""
     from pyarrow import fs
 
     files, path = file_system(folder)
@@ -175,12 +170,10 @@ def remove_all(folder: str, stems: Container[str]) -> set[str]:
 
 
 def _stem_in(name: str) -> str:
-    """Return the name without the attempt's eight digits."""
     return name.rpartition("-")[0]
 
 
 def check_writable(folder: str) -> None:
-    """Write and delete a probe object. Raises `OffloadUnavailable`."""
     url = joined(folder, f"octavo-{secrets.token_hex(8)}.probe")
     files, path = file_system(url)
     with writing(url, files, path) as file:

@@ -39,8 +39,6 @@ class OffloadPolicy:
 
 
 class Job(NamedTuple):
-    """A ledger to copy, and the id of an unfinished copy that is replaced."""
-
     name: PartitionKey
     link: PartitionLedger
     before: str | None
@@ -54,16 +52,11 @@ class Drop(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """The planned work, in order of partitions and offsets."""
-
     copies: tuple[Job, ...]
     drops: tuple[Drop, ...]
     kept: int
-    """Closed ledgers that are not old or large enough."""
     offloaded: int
-    """Ledgers that have a whole copy already."""
     full: tuple[PartitionKey, ...] = ()
-    """Partitions whose record has no room for more copies."""
 
 
 def planned(
@@ -139,7 +132,6 @@ def is_forgotten(intent: OffloadIntent, policy: OffloadPolicy, now_ms: int) -> b
 
 
 def pause_s(bytes_done: int, took_s: float, bytes_per_s: float | None) -> float:
-    """Return how long to wait to keep the average at `bytes_per_s`."""
     if not bytes_per_s:
         return 0.0
     return max(0.0, bytes_done / bytes_per_s - took_s)

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 SHOWN_MAX = 100
-"""The most findings kept of each kind; all are counted."""
 
 
 class Exit(enum.IntEnum):
@@ -29,8 +28,6 @@ class Exit(enum.IntEnum):
 
 
 class Finding(NamedTuple):
-    """Which promise is broken, where, and what was found."""
-
     kind: str
     where: str
     what: str
@@ -44,7 +41,6 @@ class Outcome:
     summary: dict[str, Any] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
-    """The number of findings by kind, including those not kept."""
     interrupted: int = 0
     """The signal that ended the job early; 0: none."""
 

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
 
 class Package(NamedTuple):
-    """What it does, a class to look for, and its Maven coordinates."""
-
     what: str
     known_by: str
     newest: Mapping[str, str]
@@ -35,7 +33,6 @@ KAFKA = Package(
 
 
 def needed(spark: SparkSession, package: Package) -> None:
-    """Raise `SparkMissing` if the package is not there."""
     if not is_there(spark, package.known_by):
         raise SparkMissing(missing(package, spark.version, _scala(spark)))
 

@@ -40,8 +40,6 @@ _OFFSETS, _COMMITS = "offsets", "commits"
 
 
 class Checkpoint:
-    """A checkpoint in the form of Spark's own, for a query of a single source."""
-
     def __init__(self, run: Run, path: str) -> None:
         self._run = run
         self._path = path.rstrip("/")
@@ -54,7 +52,6 @@ class Checkpoint:
         return max((int(n) for n in listing(self._run, folder) if n.isdecimal()), default=-1)
 
     def end_of(self, number: int) -> dict[str, Any]:
-        """Return the offsets at which a batch ends. Raises `BadUsage` for an unknown form."""
         path = f"{self._path}/{_OFFSETS}/{number}"
         lines = read_text(self._run, path).splitlines()
         if len(lines) != 3 or lines[0] != _FORM:

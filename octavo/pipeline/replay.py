@@ -40,7 +40,6 @@ class ReplayOptions:
 
 
 def replay(run: Run, options: ReplayOptions) -> Outcome:
-    """Raises `BadUsage`, `InvalidOption`, and Spark's own errors."""
     target, settings = target_settings(run.service, options.target)
     given = {"service": run.service, "subscribe": options.source, **options.bounds}
     asked = source_options(given, streaming=False)

@@ -31,8 +31,6 @@ HTML, JSON = "report.html", "report.json"
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """`keys`: how many of each topic's hottest keys to list."""
-
     selection: Selection
     out: Path
     keys: int = 20
@@ -56,7 +54,6 @@ class Stored:
 
 
 def report(run: Run, options: ReportOptions) -> Outcome:
-    """Raises `BadUsage`, `InvalidOption`."""
     if (options.out / JSON).exists() and not options.overwrite:
         raise BadUsage(f"{options.out} holds a report: choose a new folder, or give --overwrite")
     looked = look(run.service, options.selection)

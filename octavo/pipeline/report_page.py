@@ -16,7 +16,6 @@ td:first-child, th:first-child { text-align: left; } tr:nth-child(even) { backgr
 svg { max-width: 100%; height: auto; }
 """
 _TOPICS_DRAWN_MAX = 10
-"""More lines cannot be distinguished; the smaller topics are added up."""
 _REST = "all others"
 
 
@@ -63,7 +62,6 @@ def _cell(value: Any) -> str:
 def by_topic(
     rows: Iterable[dict[str, Any]], at: str, value: str
 ) -> tuple[list[Any], dict[str, list[int]]]:
-    """Return the column positions and each topic's values; small topics are added up."""
     every = list(rows)
     totals: dict[str, int] = {}
     for row in every:

@@ -40,8 +40,6 @@ class BadUsage(OctavoError):
 
 
 class JobFailed(OctavoError):
-    """The job could not do its work. The message says why."""
-
     name = "job-failed"
 
 
@@ -64,7 +62,6 @@ class Run:
 
     @functools.cached_property
     def spark(self) -> SparkSession:
-        """Started at its first use. Raises `SparkMissing`."""
         found = self._held.enter_context(session(self._job, self.options))
         self._signals.set()
         return found
@@ -97,7 +94,6 @@ def run_job(
     say: Callable[[str], None],
     options: SparkOptions | None = None,
 ) -> Outcome:
-    """Raises the errors in `USAGE`, `SparkMissing`, `JobFailed`, and the cluster's."""
     started = time.monotonic()
     outcome = Run(job, service, say, options or SparkOptions()).carry_out(work)
     outcome.summary["took_s"] = round(time.monotonic() - started, 1)
@@ -127,7 +123,6 @@ def cause_in(said: str) -> tuple[str, str]:
 
 
 def selection_of(topics: str | None, *, every: bool = False) -> Selection:
-    """Parse names separated by commas, or select all. Raises `BadUsage`, `InvalidCall`."""
     if every == bool(topics):
         raise BadUsage("select topics: name them (a,b,namespace/c) or give --all, not both")
     if every:
@@ -137,8 +132,6 @@ def selection_of(topics: str | None, *, every: bool = False) -> Selection:
 
 
 def look(service: str, selection: Selection) -> list[tuple[View, PartitionRecord]]:
-    """Return the partitions as they are now. Raises `InvalidOption` for an unknown topic."""
-
     async def see() -> list[tuple[View, PartitionRecord]]:
         async with connected(service) as cluster:
             looked = []
@@ -169,7 +162,6 @@ def frame(run: Run, seen: list[View], columns: str, *, source: str = "octavo") -
 
 
 def with_whole_names(rows: DataFrame) -> DataFrame:
-    """Return the rows with full topic names, as records have them: with the default namespace."""
     from pyspark.sql import functions as f
 
     topic = f.col("topic")

@@ -49,11 +49,9 @@ class ScrubOptions:
     sample: float = 1.0
     seed: int = 0
     bytes_per_s: int | None = None
-    """The limit of all tasks together."""
 
 
 def scrub(run: Run, options: ScrubOptions) -> Outcome:
-    """Raises `BadUsage`, `LedgerNotFound`."""
     if not 0 < options.sample <= 1:
         raise BadUsage(f"--sample {options.sample}: give a share above 0 and at most 1")
     outcome = Outcome("scrub")
@@ -124,8 +122,6 @@ async def _work(
 
 
 class Copies:
-    """Reads each bookie's own copies of a ledger's entries."""
-
     def __init__(self, cluster: Cluster, metadata: LedgerMetadata) -> None:
         self._ledgers = cluster.ledgers
         self._metadata = metadata
@@ -134,7 +130,6 @@ class Copies:
         self.bytes = 0
 
     async def read(self, entries: list[int]) -> dict[int, dict[str, Copy]]:
-        """Return the copies by entry and bookie, for each bookie of the write set."""
         wanted: dict[str, list[int]] = {}
         for entry_id in entries:
             bookies = self._metadata.fragment_of(entry_id).bookies

@@ -25,8 +25,6 @@ _VERSION = re.compile(r'version "(\d+)')
 
 
 class SparkMissing(OctavoError):
-    """Spark or something that it needs is missing. The message says how to get it."""
-
     name = "spark-missing"
 
 
@@ -96,7 +94,6 @@ def session(job: str, options: SparkOptions) -> Iterator[SparkSession]:
 
 
 def _is_running() -> bool:
-    """Return whether this process has a session, in this thread or in another."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 

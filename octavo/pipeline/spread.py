@@ -32,7 +32,6 @@ class Found(NamedTuple):
     findings: list[Finding]
     counts: dict[str, int]
     figures: dict[str, int]
-    """Numbers that are summed up for the summary."""
 
 
 class Task(NamedTuple):
@@ -56,7 +55,6 @@ def confirmed_end(metadata: LedgerMetadata) -> int:
 
 
 def parts_of(found: Iterable[LedgerMetadata], *, entries_max: int) -> list[Part]:
-    """Split the confirmed entries of these ledgers into parts of at most `entries_max`."""
     parts = []
     for metadata in found:
         end = confirmed_end(metadata) + 1
@@ -68,7 +66,6 @@ def parts_of(found: Iterable[LedgerMetadata], *, entries_max: int) -> list[Part]
 
 
 def dealt(parts: list[Part], hands: int) -> list[list[Part]]:
-    """Distribute the parts over at most `hands` tasks, with about the same number of entries."""
     total = sum(part.last - part.first + 1 for part in parts)
     share = max(1, -(-total // max(1, hands)))
     found: list[list[Part]] = []
@@ -83,7 +80,6 @@ def dealt(parts: list[Part], hands: int) -> list[list[Part]]:
 
 
 def spread(run: Run, outcome: Outcome, parts: list[Part], work: Work) -> dict[str, int]:
-    """Do `work` on all parts and add its findings to the outcome. Returns the summed figures."""
     context = run.spark.sparkContext
     hands = dealt(parts, TASKS_PER_SLOT * context.defaultParallelism)
     if not hands:
@@ -131,8 +127,6 @@ async def current(service: str, ledger_id: int) -> LedgerMetadata | None:
 
 
 class Findings:
-    """Counts all findings in a task, keeps the first of each kind."""
-
     def __init__(self) -> None:
         self.kept: list[Finding] = []
         self.counts: dict[str, int] = {}

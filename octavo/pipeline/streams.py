@@ -58,8 +58,6 @@ def _follow_once(writer: Any, look: Callable[[Any], None]) -> None:
 
 
 class Progress:
-    """Counts the rows of a query's batches, each batch once."""
-
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._by_batch: dict[int, int] = {}
@@ -69,7 +67,6 @@ class Progress:
         return sum(self._by_batch.values())
 
     def look(self, query: Any) -> None:
-        """Count the batches that have finished since the last call."""
         for progress in query.recentProgress:
             number, count = int(progress["batchId"]), int(progress["numInputRows"])
             if count and number not in self._by_batch:

@@ -79,16 +79,14 @@ class TableOptions:
     keep_value: bool = False
     follow: bool = False
     every_s: float = 30.0
-    """While it follows: the time between the beginnings of two commits."""
+    """Between the beginnings of two commits, while it follows."""
     rows_max: int = 1_000_000
     bytes_max: int = 256 * 2**20
     """A commit is complete at either of these bounds, which also bound memory."""
     fail_on_data_loss: bool = True
     upkeep: Upkeep = field(default_factory=Upkeep)
     upkeep_commits: int = 10
-    """Commits between two looks for small files and old snapshots."""
     as_json: bool = False
-    """Progress is one JSON object a line."""
 
 
 @dataclass
@@ -137,10 +135,7 @@ def _no_step(_: str) -> None: ...
 def table(
     service: str, options: TableOptions, say: Callable[[str], None], *, step: Step = _no_step
 ) -> Outcome:
-    """Raises `BadUsage`, `BadSchema`, `TableUnusable`, `DataLost`, `JobFailed`.
-
-    `step` is called before each step that changes the table: for tests.
-    """
+    """`step` is called before each step that changes the table: for tests."""
     started = time.monotonic()
     outcome = Outcome("table")
     follower = Follower(service, options, say, step)
@@ -198,7 +193,6 @@ class Follower:
         self._thread.stop()
 
     def run(self) -> None:
-        """Commit until the topic's end, or with `follow` until interrupted."""
         failures = 0
         while True:
             began = time.monotonic()
@@ -231,7 +225,6 @@ class Follower:
             time.sleep(max(0.0, self._options.every_s - (time.monotonic() - began)))
 
     def _failed(self, error: Exception, why: str, failures: int) -> None:
-        """Wait before the next try; raise `JobFailed` after the last."""
         if not self._options.follow and failures >= _TRIES_MAX:
             raise JobFailed(f"{why} (tried {failures} times)") from error
         pause = self._pauses.next_s()
@@ -289,10 +282,7 @@ class Follower:
         )
 
     def _inferred(self, position: Position, views: list[View]) -> Mapping[str, Any] | None:
-        """Return the schema of the first messages; None if there is no message yet.
-
-        Raises `TableUnusable` if none of them has fields.
-        """
+        """Raises `TableUnusable` if none of the first messages has fields. None: no message yet."""
         plan = self._plan(position, views, _INFER_ROWS)
         if not plan.ranges:
             return None
@@ -307,12 +297,10 @@ class Follower:
         return found
 
     async def _looked(self) -> list[View]:
-        """Return the topic's partitions as they are now. Raises `InvalidOption`: no such topic."""
         async with connected(self._service) as cluster:
             return await _views(cluster, self._options.topic)
 
     def _columns_for(self) -> Columns:
-        """Return the columns: of the schema that was given, or else of the table's own."""
         if self._columns is None:
             self._schema = self._schema or self._chosen()
             self._columns = columns_of_schema(self._schema, keep_value=self._options.keep_value)
@@ -374,7 +362,6 @@ class Follower:
         return batches, rows, reached
 
     def _widen(self, rows: Rows) -> None:
-        """Add fields that messages have and the schema lacks. Raises `_Widened` if that helps."""
         assert self._schema is not None
         schema = dict(self._schema)
         for one in rows.misfits:
@@ -389,7 +376,6 @@ class Follower:
                 raise _Widened
 
     def _judge(self, rows: Rows) -> None:
-        """Count values that do not fit. Raises `_Suspended` if they end the job."""
         if not rows.misfits:
             return
         if self._infers:
@@ -443,7 +429,6 @@ class Follower:
         )
 
     def keep_up(self) -> None:
-        """Join small files and expire old snapshots; a conflict leaves it for the next time."""
         with contextlib.suppress(Conflict):
             self._table.load()
             self._table.check_mine()

@@ -41,8 +41,6 @@ _IS_LARGE = "a large message: its body is not in a column"
 
 
 class Misfit(NamedTuple):
-    """A message whose value does not fit the columns."""
-
     partition: int
     offset: int
     reason: str
@@ -53,7 +51,6 @@ class Columns:
     """`kind` None: the value is one column of bytes."""
 
     def __init__(self, kind: Kind | None, *, keep_value: bool = False) -> None:
-        """Raise `BadSchema` if two fields would be the same column, or there are too many."""
         self._kind = kind
         fields = list(PLACES)
         if kind is None or keep_value:
@@ -91,7 +88,6 @@ class Columns:
             self._of.append((name, operator.attrgetter(held[one.name]), form))
 
     def decoded(self, value: bytes) -> Any:
-        """Return the value's fields. Raises msgspec's errors, `UnicodeDecodeError`."""
         return self._decode(value)
 
     def fits(self, value: bytes) -> bool:
@@ -102,7 +98,6 @@ class Columns:
         return True
 
     def values(self, rows: list[Any]) -> list[pa.Array]:
-        """Return the value's columns of decoded rows; None: a row without a value."""
         whole = [self._nothing if row is None else row for row in rows]
         arrays = []
         for name, get, form in self._of:
@@ -119,7 +114,6 @@ def column_name(field: str) -> str:
 
 
 def safe_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type with the columns' names in its structs. Raises `BadSchema`."""
     if pa.types.is_struct(kind):
         names = [column_name(one.name).casefold() for one in kind]
         if len(set(names)) < len(names):
@@ -131,7 +125,6 @@ def safe_type(kind: pa.DataType) -> pa.DataType:
 
 
 def nested(value: Any) -> Any:
-    """Return a decoded value as dicts and lists, with the columns' names."""
     if isinstance(value, msgspec.Struct):
         names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
         return {column_name(name): nested(getattr(value, held)) for name, held in names}
@@ -156,7 +149,6 @@ class Rows:
         self._schema = columns.arrow
         self._clear()
         self.odd_times = 0
-        """The messages whose time is outside the calendar."""
         self.newest_ms = -1
         self.misfits: list[Misfit] = []
         self.misfit_bytes = 0
@@ -185,7 +177,6 @@ class Rows:
         self._partitions.extend([batch.partition] * len(records))
 
     def _fitting(self, partition: int, offsets: Any, records: list[Any]) -> tuple[Any, list[Any]]:
-        """Decode the values; keep misfits apart."""
         decode = self._columns.decoded
         decoded: list[Any] = []
         bad: list[int] = []
@@ -241,7 +232,6 @@ def _headers(every: list[Any]) -> pa.Array:
 
 
 def is_large(record: Any) -> bool:
-    """Return whether the message's body is stored in pieces."""
     return any(key == LARGE_HEADER for key, _ in record.headers)
 
 

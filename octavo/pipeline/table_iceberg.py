@@ -48,8 +48,6 @@ Step = Callable[[str], None]
 
 
 class TableTaken(OctavoError):
-    """Another process of this machine follows a topic into the same table."""
-
     name = "table-taken"
 
 
@@ -70,16 +68,13 @@ class Place:
     `to`.
     """
     properties: Mapping[str, str] = field(default_factory=dict)
-    """More properties of the catalog, for PyIceberg."""
 
     @property
     def folder(self) -> Path | None:
-        """The local folder; None: the data is elsewhere."""
         return None if "://" in self.to else Path(self.to).absolute()
 
 
 def catalog_of(place: Place) -> Catalog:
-    """Raises PyIceberg's and the network's errors."""
     from pyiceberg.catalog import load_catalog
 
     given: dict[str, str] = {}
@@ -142,7 +137,6 @@ class IcebergTable:
         return (*self._place.namespace.split("."), self._place.name)
 
     def load(self) -> bool:
-        """Read the table's newest state; return whether the table exists."""
         from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
         if self._catalog is None:
@@ -154,11 +148,9 @@ class IcebergTable:
         return self._table is not None
 
     def forget(self) -> None:
-        """Open the catalog again at the next `load`, after an error."""
         self._catalog = None
 
     def create(self, columns: pa.Schema, properties: Mapping[str, str]) -> None:
-        """Create the table, divided by the day of `timestamp`, unless it is there by now."""
         from pyiceberg.exceptions import NamespaceAlreadyExistsError, TableAlreadyExistsError
         from pyiceberg.transforms import DayTransform
 
@@ -192,7 +184,6 @@ class IcebergTable:
         return found
 
     def position(self) -> Position:
-        """Raises `TableUnusable`."""
         return resumed(self._current(), self._snapshots(), self.properties)
 
     def _current(self) -> int | None:
@@ -211,7 +202,6 @@ class IcebergTable:
         ]
 
     def check_mine(self) -> None:
-        """Raise `TakenOver` if another process has committed since this process did."""
         holder = self.properties.get(FOLLOWER, "")
         if self._has_committed and holder != self._follower:
             raise TakenOver(
@@ -240,7 +230,6 @@ class IcebergTable:
         return {one.name for one in self.table.schema().fields}
 
     def _fits(self, columns: pa.Schema) -> bool:
-        """Return whether the table has these columns, with the fields of structs."""
         known = self.table.schema().as_arrow()
         return all(_has(known.field(one.name).type, one.type) for one in columns)
 
@@ -276,7 +265,6 @@ class IcebergTable:
         self._step(f"committed {what}")
 
     def join_small(self, keep: Upkeep, groups_max: int = 4) -> int:
-        """Join small files; return the number of files that are gone. Raises `Conflict`."""
         from pyiceberg.expressions import AlwaysTrue
         from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
 
@@ -312,7 +300,6 @@ class IcebergTable:
         return gone
 
     def expire(self, keep: Upkeep) -> int:
-        """Expire old snapshots, and delete files that only they name. Raises `Conflict`."""
         from pyiceberg.table.update.snapshot import ExpireSnapshots
 
         table = self.table
@@ -335,7 +322,6 @@ class IcebergTable:
         return len(old)
 
     def _is_one_line(self) -> bool:
-        """Return whether all snapshots are ancestors of the current one."""
         every = self._snapshots()
         known = {one.id for one in every}
         parents = [one.parent for one in every if one.parent in known]

@@ -34,15 +34,13 @@ def inferred(values: Iterable[Any]) -> Schema | None:
 
 
 def widened(schema: Schema, value: Any) -> Schema:
-    """Return the schema with the fields of `value` that it lacks; itself if there are none.
-
-    Raises `BadSchema` if a new field differs from a known one only in case, or there are too many.
+    """Add the fields of `value`. Raises `BadSchema` if two differ only in case, or there are too
+    many.
     """
     return _widened(schema, value, "$", 0)
 
 
 def json_of(value: bytes | None) -> Any:
-    """Return the JSON value; None if it is not JSON."""
     try:
         return msgspec.json.decode(value or b"")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -44,21 +44,15 @@ class TableUnusable(OctavoError):
 
 
 class TopicReplaced(TableUnusable):
-    """The table holds messages of an earlier topic of the same name."""
-
     name = "topic-replaced"
 
 
 class TakenOver(TableUnusable):
-    """Another process follows the topic into this table."""
-
     name = "table-taken-over"
 
 
 @dataclass(frozen=True)
 class Position:
-    """The messages that a table holds: of each partition, those before its next offset."""
-
     topic: str
     incarnation: str
     offsets: Mapping[int, int] = field(default_factory=dict)
@@ -77,7 +71,6 @@ class Position:
 
 
 def position_in(said: Mapping[str, str]) -> Position | None:
-    """Return the position that a summary carries, if any. Raises `TableUnusable`."""
     if OFFSETS not in said:
         return None
     try:
@@ -102,8 +95,6 @@ def _spoilt(text: str) -> TableUnusable:
 
 
 class Snapshot(NamedTuple):
-    """A snapshot of a table, as far as the rules need it."""
-
     id: int
     parent: int | None
     time_ms: int
@@ -127,7 +118,6 @@ def chain_of(current: int | None, every: Iterable[Snapshot]) -> tuple[list[Snaps
 def resumed(
     current: int | None, every: Iterable[Snapshot], properties: Mapping[str, str]
 ) -> Position:
-    """Return the table's position. Raises `TableUnusable` for a table that is not Octavo's."""
     if TOPIC not in properties:
         raise TableUnusable(
             f"the table was made by another program than octavo pipeline table (it has no property "
@@ -151,7 +141,6 @@ def resumed(
 
 
 def check_topic(position: Position, topic: str, incarnation: str) -> None:
-    """Raise `TableUnusable` if the table is of another topic, `TopicReplaced` if of an earlier."""
     if position.topic != topic:
         raise TableUnusable(
             f"the table holds topic {position.topic}, not {topic}: choose another with --table "
@@ -184,9 +173,6 @@ class Plan(NamedTuple):
 def next_ranges(
     position: Position, views: Sequence[View], *, rows_max: int, bytes_max: int, fail: bool
 ) -> Plan:
-    """Return what the next commit reads. Raises `DataLost` if retention removed some of it and
-    `fail`.
-    """
     starts: Offsets = {}
     ends = ends_of(views)
     for view in views:
@@ -206,7 +192,6 @@ def next_ranges(
 class DataFile(NamedTuple):
     path: str
     day: Any
-    """Its partition."""
     bytes: int
     rows: int
 
@@ -220,7 +205,6 @@ class Upkeep:
     merge_bytes_max: int = 64 * 2**20
     """Larger files stay as they are, and a joined file is not much larger."""
     merge_rows_max: int = 1_000_000
-    """The most rows of a joined file, which are in memory while it is written."""
     keep_ms: int = 3_600_000
     """Snapshots of at least this age are expired."""
     keep_min: int = 10
@@ -234,7 +218,6 @@ once for each power.
 
 
 def to_join(files: Iterable[DataFile], keep: Upkeep) -> list[list[DataFile]]:
-    """Return groups of small files of the same day. Each group becomes one file."""
     tiers: dict[tuple[str, int], list[DataFile]] = {}
     for one in files:
         if one.bytes < keep.merge_bytes_max and one.rows < keep.merge_rows_max:

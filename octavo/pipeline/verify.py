@@ -27,14 +27,11 @@ _SEQUENCES = 2**31
 
 
 class LedgerRows(NamedTuple):
-    """The first and last offset read from a ledger."""
-
     first: int
     last: int
 
 
 def verify(run: Run, selection: Selection) -> Outcome:
-    """Raises `InvalidOption` for an unknown topic."""
     outcome = Outcome("verify")
     looked = look(run.service, selection)
     seen = [view for view, _ in looked]
@@ -124,7 +121,6 @@ def _stored(run: Run, seen: list[View], columns: str) -> DataFrame:
 
 
 def _offsets(outcome: Outcome, placed: DataFrame, seen: Iterable[View]) -> int:
-    """Check that offsets are dense in each ledger, in entry order. Returns the number of rows."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -159,7 +155,6 @@ def _offsets(outcome: Outcome, placed: DataFrame, seen: Iterable[View]) -> int:
 
 
 def _sequences(outcome: Outcome, placed: DataFrame, seen: Iterable[View]) -> int:
-    """Check each producer's sequences by partition and offset. Returns the number of producers."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -218,7 +213,6 @@ def _keys(outcome: Outcome, keyed: DataFrame) -> None:
 
 
 def _collect(outcome: Outcome, found: DataFrame, what: Column) -> None:
-    """Count all findings by kind, and keep the first of each kind."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 

@@ -35,7 +35,6 @@ def id_of(job: str, **what: object) -> str:
 
 
 def target_settings(service: str, topic: str) -> tuple[str, TopicSettings]:
-    """Raises `BadUsage` for an unknown topic."""
     name = str(TopicName.of(topic))
 
     async def read() -> TopicSettings:
@@ -50,13 +49,11 @@ def target_settings(service: str, topic: str) -> tuple[str, TopicSettings]:
 
 
 def was_written(service: str, bulk_load: str) -> bool:
-    """Return whether all rows of this id are in their topic."""
     record = _record(service, bulk_load)
     return record.batch >= 0 and record.complete
 
 
 def write_once(run: Run, rows: DataFrame, topic: str, bulk_load: str) -> Wrote:
-    """Add the rows, unless the id was used before. `rows` has the columns of the sink."""
     before = _record(run.service, bulk_load)
     options = {"service": run.service, "topic": topic, "bulkLoadId": bulk_load}
     rows.write.format("octavo").options(**options).mode("append").save()

@@ -20,7 +20,7 @@ from octavo.security.rules import Operation, Resource
 WINDOW_S = 60.0
 DENIALS_TOLD = 20
 KEPT = 10_000
-"""When so many keys are counted, the oldest count is written early."""
+"""The most counts; beyond, the oldest is written early."""
 REASON_CHARS = 300
 
 _ADMINISTRATIVE = frozenset(Operation) - {
@@ -84,12 +84,9 @@ class _Counted:
 
 
 class AuditBook:
-    """Times are in seconds of a monotonic clock."""
-
     def __init__(self, kept: int = KEPT) -> None:
         self._kept = kept
         self._counted: dict[tuple[str, ...], _Counted] = {}
-        """The oldest window comes first."""
         self._early: list[Told] = []
 
     def wants(self, identity: Identity, operation: Operation, allowed: bool) -> bool:

@@ -46,7 +46,6 @@ class Authority:
 
     @property
     def generation(self) -> int:
-        """Grows with each change of the policy."""
         return self._generation
 
     async def start(self) -> None:

@@ -32,7 +32,6 @@ from octavo.security.principal import (
 NODE_TOKEN_S = 60
 CLOCKS_APART_S = 60
 READER_TOKEN_S = 600
-"""Afterwards, the holder asks a broker for another token."""
 LEDGERS_MAX = 10_000
 TOKEN_BYTES_MAX = 256 * 1024
 """Longer tokens are refused unread: an unauthenticated client can send them."""
@@ -64,15 +63,12 @@ class TooManyLedgers(OctavoError):
 
 
 class ReaderToken(NamedTuple):
-    """`end`: in seconds since 1970."""
-
     token: str
     expires_at_s: int
 
 
 class BookieTokens:
     def __init__(self, secret: ClusterSecret, clock: Callable[[], int]) -> None:
-        """`clock` returns milliseconds since 1970."""
         self._keys = {kind: secret.key(use) for kind, use in _KEY_OF.items()}
         self._clock = clock
 

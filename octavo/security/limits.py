@@ -29,7 +29,7 @@ from octavo.security.principal import ANY_USER
 BURST_S = 1.0
 DEBT_S_MAX = 60.0
 SUBJECTS_KEPT = 10_000
-"""When so many subjects have buckets, the subject that asked longest ago starts again."""
+"""The most subjects with buckets; beyond, the subject that asked longest ago starts again."""
 UNLIMITED = -1
 """Overrides a default that sets a bound."""
 ANY_NAMESPACE = "namespace:*"
@@ -58,11 +58,9 @@ class Quota:
 
     @property
     def said(self) -> dict[str, int]:
-        """Return the values that are set, by name."""
         return {name: value for name in NAMES if (value := getattr(self, name)) is not None}
 
     def over(self, default: Quota) -> Quota:
-        """Return this quota with its unset values taken from `default`."""
         return replace(default, **self.said)
 
     def bound(self, name: str) -> int | None:
@@ -84,7 +82,6 @@ class Quotas:
         return bool(self._set)
 
     def of(self, subject: str) -> Quota:
-        """Return the subject's quota, completed by the default of its kind."""
         own = self._set.get(subject, NO_QUOTA)
         default = _DEFAULTS.get(subject.partition(":")[0])
         return own if default is None else own.over(self._set.get(default, NO_QUOTA))
@@ -97,7 +94,6 @@ class Wait(NamedTuple):
     wait_s: float
     subject: str = ""
     limit: str = ""
-    """The limit that makes the caller wait, one of `NAMES`."""
     most: int = 0
 
 
@@ -119,14 +115,12 @@ class Bucket:
         return max(1.0, self._rate * BURST_S)
 
     def wait_s(self, amount: float, now_s: float) -> float:
-        """Return how many seconds until `amount` may be taken."""
         if now_s > self._at_s:
             self._tokens = min(self.burst, self._tokens + (now_s - self._at_s) * self._rate)
             self._at_s = now_s
         return max(0.0, (min(amount, self.burst) - self._tokens) / self._rate)
 
     def take(self, amount: float, now_s: float) -> None:
-        """Take `amount`, even if the bucket goes below 0."""
         self.wait_s(0, now_s)
         self._tokens = max(self._tokens - amount, -self._rate * DEBT_S_MAX)
 
@@ -137,14 +131,11 @@ class Bucket:
 
 
 class Limits:
-    """Times are in seconds of a monotonic clock."""
-
     def __init__(self, subjects_kept: int = SUBJECTS_KEPT) -> None:
         self._kept = subjects_kept
         self._quotas = Quotas()
         self._buckets: dict[str, dict[str, Bucket]] = {}
         self._free: set[str] = set()
-        """Subjects that have asked and have no rate bound."""
         self._held: dict[tuple[str, str], int] = {}
 
     def describe(self) -> dict[str, int]:
@@ -238,7 +229,6 @@ class Limits:
         return GO_ON
 
     def let_go(self, subject: str, what: str) -> None:
-        """Count one less of what `hold` has counted."""
         left = self._held.pop((subject, what)) - 1
         if left:
             self._held[subject, what] = left

@@ -29,7 +29,7 @@ from octavo.security.rules import (
 
 POLICY_PATH = "/octavo/security/policy"
 RULES_A_TURN = 500
-"""Other work of the process gets its turn after so many rules."""
+"""Rules read before other work of the process gets its turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,6 @@ class PolicyStore:
         return Read(self._last[1], version)
 
     async def read_record(self) -> tuple[PolicyRecord, int]:
-        """Raises as `read`."""
         return await self._record.read()
 
     async def change(self, make: Callable[[PolicyRecord], PolicyRecord]) -> Read:
@@ -125,7 +124,7 @@ class _Reading:
         self._roles_read = 0
 
     def step(self, most: int) -> bool:
-        """Read so many rules or roles; return whether some are left. Raises `BadRecord`."""
+        """Return whether some are left. Raises `BadRecord`."""
         record, rules, done = self._record, self._rules, self._roles_read
         try:
             if len(rules) < len(record.rules):
@@ -152,7 +151,6 @@ def rule_record(rule: Rule) -> RuleRecord:
 
 
 def make_rule(principal: str, operations: str, resource: str, *, allow: bool) -> Rule:
-    """Parse a rule as a person writes it. Raises `InvalidRule`, `InvalidPrincipal`."""
     return Rule(
         checked_principal(principal), allow, parse_operations(operations), Pattern.parse(resource)
     )
@@ -161,7 +159,6 @@ def make_rule(principal: str, operations: str, resource: str, *, allow: bool) ->
 def record_of(
     made: Iterable[RuleRecord], roles: Iterable[tuple[str, str]], extra: Mapping[str, Any]
 ) -> PolicyRecord:
-    """Return the record of a secured cluster, without duplicates. Raises `InvalidPrincipal`."""
     held = (_role(principal, role) for principal, role in roles)
     return PolicyRecord(
         True,
@@ -193,7 +190,6 @@ def _role(principal: str, role: str) -> RoleRecord:
 
 
 def with_role(record: PolicyRecord, principal: str, role: str) -> PolicyRecord:
-    """Give `role` to a user or group. Raises `InvalidPrincipal`."""
     made = _role(principal, role)
     if made in record.roles:
         return record
@@ -201,7 +197,6 @@ def with_role(record: PolicyRecord, principal: str, role: str) -> PolicyRecord:
 
 
 def without_role(record: PolicyRecord, principal: str, role: str) -> PolicyRecord:
-    """Raises `InvalidPrincipal`."""
     made = _role(principal, role)
     kept = tuple(one for one in record.roles if one != made)
     return PolicyRecord(record.secured, record.rules, kept, record.extra)

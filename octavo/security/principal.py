@@ -67,7 +67,6 @@ class Identity(NamedTuple):
 
     @property
     def is_node(self) -> bool:
-        """Whether it is a process of this cluster."""
         return self.name.startswith("node:")
 
 
@@ -75,10 +74,7 @@ ANONYMOUS = Identity("anonymous")
 
 
 class Shown(NamedTuple):
-    """The proofs that a caller shows, not verified yet."""
-
     authorization: str | None = None
-    """The header `Authorization`."""
     certificate: bytes | None = None
     """DER; the TLS handshake has verified it."""
     peer: str = "unknown"
@@ -89,15 +85,14 @@ class Shown(NamedTuple):
 
 
 class Authenticates(Protocol):
-    async def identify(self, shown: Shown) -> Identity:
-        """Return `ANONYMOUS` without a proof. Raises `Unauthenticated`."""
+    async def identify(self, shown: Shown) -> Identity: ...
 
     def at_hand(self, shown: Shown) -> Identity | None:
         """Return the identity if it was verified before and still holds. Does not wait."""
 
 
 def checked_principal(text: str, *kinds: str) -> str:
-    """Return `text` if it is a principal of one of `kinds` (default: all).
+    """Return `text` if it is a principal and has one of these kinds (default: any).
 
     Raises `InvalidPrincipal`.
     """

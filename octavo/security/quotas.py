@@ -88,7 +88,6 @@ def quotas_of(record: QuotasRecord) -> Quotas:
 
 
 def with_quota(record: QuotasRecord, subject: str, amounts: Mapping[str, int]) -> QuotasRecord:
-    """Raises `InvalidQuota`."""
     checked_subject(subject)
     for name, amount in amounts.items():
         _check(subject, name, amount)
@@ -141,7 +140,6 @@ def shown_amount(amount: int) -> str:
 
 
 def checked_subject(text: str) -> str:
-    """Return `text` if it can have a quota. Raises `InvalidQuota`."""
     kind, _, name = text.partition(":")
     if text in (ANY_USER, ANY_NAMESPACE, "anonymous"):
         return text
@@ -179,8 +177,6 @@ def _sorted(quotas: Iterable[QuotaRecord]) -> tuple[QuotaRecord, ...]:
 
 
 class FollowedQuotas:
-    """Calls `use` with the quotas, at the start and after each change, until `close`."""
-
     def __init__(self, store: MetadataStore, use: Callable[[Quotas], None]) -> None:
         self._quotas = quota_store(store)
         self._record = FollowedRecord(store, QUOTAS_PATH, self._look)

@@ -95,7 +95,6 @@ class FollowedRecord:
         self._told: str | None = None
 
     async def start(self) -> None:
-        """Call `look` once, then follow the record. Raises what `look` raises."""
         self._watch = self._store.watch(self._path, self._alarm.set)
         try:
             await self._look()

@@ -25,7 +25,7 @@ from octavo.protocol.codes import OctavoError
 from octavo.security.principal import ANY_USER, ANYBODY, Identity
 
 DECISIONS_KEPT = 8192
-"""When so many decisions are cached, the cache is emptied."""
+"""The most cached decisions; then the cache is emptied."""
 
 
 class InvalidRule(OctavoError):
@@ -41,9 +41,9 @@ class Operation(enum.StrEnum):
     DELETE = "delete"
     ALTER = "alter"
     READ = "read"
-    """Of bookies: read entries by ledger id."""
+    """Only for bookies: read entries by ledger id."""
     WRITE = "write"
-    """Of bookies: write entries."""
+    """Only for bookies: write entries."""
     ADMIN = "admin"
 
 
@@ -92,7 +92,6 @@ class Pattern(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Pattern:
-        """Parse text such as `topic:payments/*`. Raises `InvalidRule`."""
         kind_text, colon, name = text.partition(":")
         try:
             kind = Kind(kind_text)
@@ -132,7 +131,6 @@ ALL = frozenset(Operation)
 
 
 def parse_operations(text: str) -> frozenset[Operation]:
-    """Parse `produce,describe`, or `all`. Raises `InvalidRule`."""
     if text == "all":
         return ALL
     try:
@@ -170,17 +168,13 @@ class Decision(NamedTuple):
 
 
 class _RulesOf:
-    """The rules of one principal, found by the resource that they name.
-
-    It may have thousands: a list that asks about thousands of names must not walk through them for
-    each.
+    """A principal's rules, found by resource: it may have thousands, and a list asks about
+    thousands of names.
     """
 
     def __init__(self) -> None:
         self._by: dict[Pattern, list[tuple[int, Rule]]] = {}
-        """Each rule with its place among all rules."""
         self._lengths: dict[Kind, set[int]] = {}
-        """The lengths of the prefixes that rules name."""
         self._allowed: dict[Kind, list[str]] = {}
         """The names in rules that allow something."""
         self._is_sorted = True
@@ -195,7 +189,6 @@ class _RulesOf:
             self._is_sorted = False
 
     def may_see_some(self, begins: Resource) -> bool:
-        """Return whether a rule allows something on resources whose names begin as `begins`."""
         if not self._is_sorted:
             for names in tuple(self._allowed.values()):
                 names.sort()
@@ -252,7 +245,6 @@ class Policy:
     __hash__ = None  # type: ignore[assignment]
 
     def principals(self, identity: Identity) -> frozenset[str]:
-        """Return the caller's name, its groups, their roles, and `*`."""
         found = {identity.name, *identity.groups}
         for one in tuple(found):
             found |= self.roles.get(one, frozenset())
@@ -308,7 +300,6 @@ class Policy:
         return Decision(False, None, f"no rule allows {identity.name} to {operation} {resource}")
 
     def explain(self, identity: Identity, operation: Operation, resource: Resource) -> list[str]:
-        """Return the decision, and the rules that nearly decided otherwise, for people."""
         decision = self.decide(identity, operation, resource)
         lines = [f"{'yes' if decision.allowed else 'no'}: {decision.reason}"]
         if not self.secured:
@@ -336,5 +327,4 @@ class Policy:
 _OPEN = Decision(True, None, "the cluster is not secured")
 _NODE = Decision(True, None, "a process of the cluster may do everything")
 CLOSED = Policy(secured=True)
-"""Denies everything to every caller but the cluster's own processes."""
 OPEN = Policy()

@@ -13,8 +13,7 @@ CERTIFICATE_PRINCIPALS = ("cn", "dn", "uri")
 
 
 class SecurityError(OctavoError):
-    """A security setting or file cannot be used. The message says which, and what would be
-    right."""
+    """The message says which setting or file, and what would be right."""
 
     name = "security"
     scope = Scope.PROCESS
@@ -22,16 +21,15 @@ class SecurityError(OctavoError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecurityConfig:
-    """All settings of security. The defaults accept the cluster's own tokens, users and
-    certificates.
+    """The defaults accept the cluster's own tokens, users and certificates.
 
-    Access rules are not settings: they are in the metadata store, the same for all processes
-    (`octavo acl`).
+    Access rules are not settings: they are in the metadata store (`octavo acl`).
     """
 
     required: bool = False
-    """Serve only secured clusters: do not start before the policy says that the cluster is secured
-    (`octavo security secure`), and refuse all calls when it no longer says so."""
+    """Do not start before the policy says that the cluster is secured (`octavo security secure`),
+    and refuse all calls when it no longer says so.
+    """
     certificate_principal: str = "cn"
     """Which part of a client's certificate names the user: `cn` (the subject's common name), `dn`
     (the whole subject) or `uri` (its SPIFFE id)."""
@@ -70,7 +68,6 @@ class SecurityConfig:
     """Pairs of address and user whose failed logins are remembered."""
 
     def __post_init__(self) -> None:
-        """Refuse invalid values. Raises `SecurityError`."""
         if self.certificate_principal not in CERTIFICATE_PRINCIPALS:
             raise _bad(self, "certificate_principal", "use cn, dn or uri")
         keys = [name for name in ("jwt_keys_file", "jwks_url") if getattr(self, name)]

@@ -69,8 +69,6 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Keys derived from the cluster's secret, one for each use."""
-
     tokens: bytes = field(repr=False)
     salts: bytes = field(repr=False)
     """For the made-up salts of unknown users."""
@@ -96,8 +94,6 @@ class _Verified(NamedTuple):
 
 
 class Authenticator:
-    """Identifies callers, in one event loop. `start` before use; `close` ends it."""
-
     def __init__(
         self,
         config: SecurityConfig,
@@ -109,7 +105,6 @@ class Authenticator:
         clock: Callable[[], int],
         rng: random.Random,
     ) -> None:
-        """`clock` returns milliseconds since 1970."""
         self.config = config
         self.users = users
         self.failed_logins = FailedLogins(config.failed_logins_max)
@@ -147,7 +142,6 @@ class Authenticator:
             await self._moved.wait()
 
     async def start(self) -> None:
-        """Raises `MetadataUnavailable`, `BadRecord`."""
         self.users.on_change(self._forget_users)
         try:
             await self.users.start()
@@ -206,7 +200,6 @@ class Authenticator:
             raise
 
     async def plain(self, message: bytes, peer: str) -> Identity:
-        """Authenticate a SASL PLAIN message. Raises as `identify`."""
         try:
             user, password = parse_plain(message)
             key = self._digest(b"p", message)
@@ -216,7 +209,6 @@ class Authenticator:
             raise
 
     def scram(self, mechanism: str, peer: str) -> ScramLogin:
-        """Begin a SASL login with one of `MECHANISMS`."""
         return ScramLogin(self, mechanism, peer, self._rng.randbytes(24).hex())
 
     # ---- proofs
@@ -418,15 +410,12 @@ class Authenticator:
 
 
 class ScramLogin:
-    """After the last step `identity` is set."""
-
     def __init__(self, of: Authenticator, mechanism: str, peer: str, nonce: str) -> None:
         self._of, self._mechanism, self._peer = of, mechanism, peer
         self._server = ScramServer(mechanism, self._find, salt_key=of.salt_key, nonce=nonce)
         self.identity: Identity | None = None
 
     def step(self, message: bytes) -> bytes:
-        """Raises `Unauthenticated`, `LoginsPaused`."""
         try:
             if self._server.named:
                 self._of.failed_logins.check(self._peer, self._server.named, now_s())

@@ -29,7 +29,6 @@ _UNFIT = re.compile(r"[^!-$&-~\xa1-\ud7ff]")
 
 
 def identity_of(der: bytes, principal: str, revoked: frozenset[int]) -> Identity:
-    """Return the user, by the setting `certificate_principal`. Raises `Unauthenticated`."""
     try:
         certificate = x509.load_der_x509_certificate(der)
         if certificate.serial_number in revoked:

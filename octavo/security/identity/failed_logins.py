@@ -19,7 +19,7 @@ FREE_TRIES = 5
 PAUSE_S_MIN = 1.0
 PAUSE_S_MAX = 60.0
 FORGOTTEN_S = 900.0
-"""After so much time without another failure, earlier failures are forgotten."""
+"""Earlier failures are forgotten when none follows within this time."""
 USERS_OF_ADDRESS_MAX = 64
 _ANY = ""
 
@@ -46,12 +46,9 @@ _NONE = _Failures(0, 0.0, 0.0)
 
 
 class FailedLogins:
-    """Times are in seconds of a monotonic clock."""
-
     def __init__(self, entries_max: int) -> None:
         self._entries_max = entries_max
         self._failures: OrderedDict[tuple[str, str], _Failures] = OrderedDict()
-        """The most recent failure is last."""
         self._users: dict[str, int] = {}
         """The number of entries of each address."""
 
@@ -59,7 +56,6 @@ class FailedLogins:
         return len(self._failures)
 
     def check(self, address: str, user: str, now_s: float) -> None:
-        """Raise `LoginsPaused` if the next try has to wait."""
         pause_s = self._known(self._key(address, user), now_s).until_s - now_s
         if pause_s > 0:
             raise LoginsPaused(

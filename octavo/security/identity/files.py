@@ -32,7 +32,6 @@ class WatchedFile(Generic[T]):
         self._failed: str | None = None
 
     def refresh(self) -> bool:
-        """Return whether the file had changed and was read."""
         seen = self._look()
         settled, self._settling = seen == self._settling, seen
         if seen == self._seen or not settled:

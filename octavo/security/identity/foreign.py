@@ -30,7 +30,6 @@ class ForeignTokens:
         self._config, self._source = config, source
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Call `listener` whenever fetched keys change."""
         if isinstance(self._source, Jwks):
             self._source.on_change(listener)
 
@@ -43,7 +42,6 @@ class ForeignTokens:
             await self._source.close()
 
     async def verify(self, token: Token, now_s: float) -> Claims:
-        """Raises `Unauthenticated`."""
         config = self._config
         # Check the claims first: a token for another service must not cause a fetch of keys.
         claims = checked_claims(

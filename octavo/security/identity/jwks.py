@@ -40,7 +40,6 @@ class Jwks:
         self._listeners.append(listener)
 
     async def start(self) -> None:
-        """Fetch the keys now and periodically. Does not wait for the first fetch."""
         self._task = asyncio.create_task(self._keep_fresh(), name="jwks")
 
     async def close(self) -> None:

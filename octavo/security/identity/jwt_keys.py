@@ -34,8 +34,6 @@ _PEM = re.compile(rb"-----BEGIN ([A-Z ]+)-----.*?-----END \1-----", re.DOTALL)
 
 
 class PublicKey(NamedTuple):
-    """`kid` is empty if the key has no name."""
-
     kid: str
     algorithms: frozenset[str]
     key: Any
@@ -72,7 +70,6 @@ def fitting(keys: KeySet, token: Token) -> KeySet:
 
 
 def verify_signature(token: Token, keys: KeySet) -> None:
-    """Raises `WrongSignature`."""
     for one in keys:
         try:
             _SIGNATURES.decode(token.text, one.key, algorithms=[token.algorithm])

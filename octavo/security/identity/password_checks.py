@@ -27,7 +27,6 @@ class PasswordChecks:
         return {"under_way": self._under_way.total()}
 
     def close(self) -> None:
-        """Stop; checks that have begun end by themselves."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def run(self, peer: str, check: Callable[[], bool], may: Callable[[], None]) -> bool:

@@ -47,7 +47,6 @@ class Credential:
 def make_credential(
     mechanism: str, password: str, salt: bytes, iterations: int = ITERATIONS
 ) -> Credential:
-    """Takes milliseconds. Raises `InvalidPassword`."""
     if not PASSWORD_CHARS_MIN <= len(password) <= PASSWORD_CHARS_MAX:
         raise InvalidPassword(
             f"a password has {PASSWORD_CHARS_MIN} to {PASSWORD_CHARS_MAX} characters, "
@@ -88,7 +87,6 @@ def is_credential(mechanism: str, credential: Credential) -> bool:
 
 
 def checked_user(name: str) -> str:
-    """Return `name` if a user can have it. Raises `InvalidPassword`."""
     try:
         if is_principal_name(name) and saslprep(name) == name:
             return name
@@ -101,7 +99,6 @@ def checked_user(name: str) -> str:
 
 
 def parse_basic(value: str) -> tuple[str, str]:
-    """Parse user and password after `Basic`. Raises `Unauthenticated`."""
     if len(value) > PLAIN_BYTES_MAX:
         raise Unauthenticated("the Basic credentials are too long")
     try:
@@ -115,7 +112,6 @@ def parse_basic(value: str) -> tuple[str, str]:
 
 
 def parse_plain(message: bytes) -> tuple[str, str]:
-    """Parse a SASL PLAIN message (RFC 4616). Raises `Unauthenticated`."""
     if len(message) > PLAIN_BYTES_MAX:
         raise Unauthenticated("the PLAIN message is too long")
     try:

@@ -20,7 +20,6 @@ AUDIENCE = "octavo"
 KID = "octavo"
 """Names the key, and so the issuer, before anything is verified."""
 TOKEN_KEY_USE = "tokens"
-"""The use passed to `ClusterSecret.key`."""
 TTL_S_MAX = 3650 * 86_400
 
 _ALGORITHM = "HS256"
@@ -56,7 +55,6 @@ def issue(
 
 
 def verify(key: bytes, token: Token, *, now_s: float, audience: str = AUDIENCE) -> Claims:
-    """Raises `Unauthenticated`."""
     claims = _verified(key, token, KID)
     found = checked_claims(claims, issuer=ISSUER, audience=audience, now_s=now_s)
     if found.issued_at_s is None:

@@ -71,8 +71,6 @@ class TooManyGroups(OctavoError):
 
 @dataclass(frozen=True, slots=True)
 class ScramRecord:
-    """A `Credential` in hexadecimal digits."""
-
     salt: str = field(repr=False)
     iterations: int
     stored_key: str = field(repr=False)
@@ -85,7 +83,6 @@ class ScramRecord:
 
     @property
     def credential(self) -> Credential:
-        """Raises `ValueError`."""
         keys = (bytes.fromhex(one) for one in (self.stored_key, self.server_key))
         return Credential(bytes.fromhex(self.salt), self.iterations, *keys)
 
@@ -107,7 +104,6 @@ class UserRecord:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def credential(self, mechanism: str) -> Credential | None:
-        """Raises `ValueError`."""
         found = self.scram_256 if mechanism == MECHANISMS[0] else self.scram_512
         return None if found is None else found.credential
 
@@ -118,15 +114,13 @@ class UserRecord:
 
 @dataclass(frozen=True, slots=True)
 class ChangesRecord:
-    """The number of changes, and the users that were changed last."""
-
     count: int = 0
     recent: tuple[str, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 class _Known(NamedTuple):
-    """A record and its version; −1 without a record."""
+    """Version −1: without a record."""
 
     record: UserRecord
     version: int
@@ -159,19 +153,17 @@ class UserStore:
         }
 
     async def read(self, name: str) -> UserRecord | None:
-        """Return the record, also of a deleted user; None if there is none."""
+        """Also of a deleted user; None if there is none."""
         found = await self.read_known(name)
         return found and found.record
 
     async def get(self, name: str) -> UserRecord:
-        """Raises `UserNotFound`."""
         await self._store.sync()
         return _there(name, await self.read(name))
 
     async def create(
         self, name: str, password: ScramPair | None = None, groups: Iterable[str] = ()
     ) -> None:
-        """Raises `UserExists`, `TooManyUsers`, `TooManyGroups`, `InvalidPassword`."""
         checked_user(name)
         names = _few(groups)
         if len(await self.names()) >= USERS_MAX:
@@ -190,23 +182,19 @@ class UserStore:
         )
 
     async def set_password(self, name: str, password: ScramPair) -> None:
-        """Raises `UserNotFound`."""
         await self._change(
             name,
             lambda old: replace(_there(name, old), scram_256=password[0], scram_512=password[1]),
         )
 
     async def set_groups(self, name: str, groups: Iterable[str]) -> None:
-        """Raises `UserNotFound`, `TooManyGroups`."""
         names = _few(groups)
         await self._change(name, lambda old: replace(_there(name, old), groups=names))
 
     async def set_disabled(self, name: str, disabled: bool) -> None:
-        """Whatever a disabled user shows is refused. Raises `UserNotFound`."""
         await self._change(name, lambda old: replace(_there(name, old), disabled=disabled))
 
     async def delete(self, name: str, now_s: float) -> None:
-        """Delete the user and revoke its tokens. Raises `UserNotFound`."""
         await self._change(
             name,
             lambda old: UserRecord(
@@ -325,8 +313,6 @@ def _after(record: UserRecord, now_s: float) -> int:
 
 
 class Users:
-    """`start` before use; `close` ends it."""
-
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._records = UserStore(store)
@@ -336,14 +322,12 @@ class Users:
         self._listeners: list[Callable[[frozenset[str]], None]] = []
 
     async def start(self) -> None:
-        """Raises `MetadataUnavailable`, `BadRecord`."""
         await self._followed.start()
 
     async def close(self) -> None:
         await self._followed.close()
 
     def get(self, name: str) -> UserRecord:
-        """Return the user as last read; an empty record if there is none."""
         return self._users.get(name, _NOBODY).record
 
     def version(self, name: str) -> int:
@@ -351,7 +335,6 @@ class Users:
         return self._users.get(name, _NOBODY).version
 
     def on_change(self, listener: Callable[[frozenset[str]], None]) -> None:
-        """Call `listener` with the names of changed users after each change."""
         self._listeners.append(listener)
 
     async def _read(self) -> None:
@@ -382,5 +365,4 @@ class Users:
 
 
 def groups_of(names: Iterable[str]) -> frozenset[str]:
-    """Return the groups as principals, without names that cannot be groups."""
     return frozenset(f"group:{name}" for name in names if is_principal_name(name))

@@ -24,7 +24,6 @@ class KeysConfig:
     """After this time without an answer, the key service counts as unavailable."""
 
     def __post_init__(self) -> None:
-        """Refuse invalid values. Raises `InvalidKeys`."""
         if self.file and self.service:
             raise InvalidKeys("keys settings file and service: give only one")
         if self.service and not all(self.service.partition(":")):

@@ -24,8 +24,6 @@ log = structlog.get_logger()
 
 
 class DataKey:
-    """The data key of a ledger, shared by all its users in this process."""
-
     def __init__(self, source: KeySource, wrapped: Wrapped, recheck_s: float) -> None:
         self.wrapped = wrapped
         self._source = source
@@ -41,7 +39,6 @@ class DataKey:
         self._confirmed_s = asyncio.get_running_loop().time()
 
     async def opening(self) -> Cipher:
-        """Raises `KeyMissing`, `KeySourceUnavailable`."""
         if self._cipher is None or not self._is_fresh():
             await asyncio.shield(self._check())
         if self._cipher is None:
@@ -98,7 +95,6 @@ class DataKeys:
         self._keys: weakref.WeakValueDictionary[Wrapped, DataKey] = weakref.WeakValueDictionary()
 
     async def new(self, namespace: str) -> DataKey:
-        """Raises `KeyMissing`, `KeySourceUnavailable`."""
         data_key = self._random_bytes(KEY_BYTES)
         made = DataKey(self._source, await self._source.wrap(namespace, data_key), self._recheck_s)
         made.take(data_key)
@@ -106,7 +102,6 @@ class DataKeys:
         return made
 
     def of(self, wrapped: Wrapped) -> DataKey:
-        """Return the key that a ledger's record names. Its source is asked at the first use."""
         found = self._keys.get(wrapped)
         if found is None:
             found = self._keys[wrapped] = DataKey(self._source, wrapped, self._recheck_s)

@@ -76,7 +76,6 @@ def with_key(text: str, added: NamespaceKey) -> str:
 
 
 def without_keys(text: str, namespace: str, key_id: str | None = None) -> str:
-    """Remove the namespace's keys, or only `key_id`."""
     lines = text.splitlines(keepends=True)
     return "".join(one for one in lines if not _is_of(one, namespace, key_id))
 

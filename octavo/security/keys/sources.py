@@ -110,10 +110,7 @@ class KeyService(Protocol):
 
 
 class ServiceKeys(KeySource):
-    """A key management service, which never gives its keys away."""
-
     def __init__(self, what: str, service: KeyService, timeout_s: float) -> None:
-        """`what` names the service in errors. After `timeout_s` it counts as unavailable."""
         self._what = what
         self._service = service
         self._timeout_s = timeout_s
