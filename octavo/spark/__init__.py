@@ -1,12 +1,11 @@
-"""Octavo for Apache Spark: reads and writes topics as DataFrames, in batches and as streams.
+r"""Octavo for Apache Spark: reads and writes topics as DataFrames, in batches and as streams.
 
     from octavo.spark import register
     register(spark)
-    spark.read.format("octavo").option("service", "http://127.0.0.1:8080") \\
+    spark.read.format("octavo").option("service", "http://127.0.0.1:8080") \
         .option("subscribe", "flights").load()
 
-Where the package is installed for Spark's Python, `format("octavo")` also works without `register`.
-Docs: docs/spark.md.
+Where Spark's Python has the package, `register` is not needed. Docs: docs/spark.md.
 """
 
 from __future__ import annotations
@@ -22,9 +21,8 @@ __all__ = ["register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Register `format("octavo")` with this session. Needed where Spark's discovery is off.
-
-    May be repeated, and called where Spark has found the source by itself.
+    """Register `format("octavo")` with this session, where Spark's discovery is off. May be
+    repeated.
     """
     from pyspark.errors import AnalysisException
 

@@ -1,7 +1,4 @@
-"""A stored RecordBatch with its place in a partition. Pure.
-
-The compiled codec of aiokafka decodes the records of a batch.
-"""
+"""A stored RecordBatch with its place in a partition. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from octavo.protocol.windows import all_records
 
 
 class StoredBatch(NamedTuple):
-    """A RecordBatch and where it is stored. `base` is its first offset in the partition."""
+    """`base` is its first offset in the partition."""
 
     topic: str
     partition: int
@@ -25,11 +22,9 @@ class StoredBatch(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """The offset after the batch's last offset."""
         return self.base + self.header.last_offset_delta + 1
 
     def numbered(self) -> tuple[Sequence[int], list[Any]]:
-        """Return the offsets in the partition, and their records."""
         records = all_records(self.data)
         return self.offsets(records, 0), records
 

@@ -1,7 +1,6 @@
 """The options of the Spark source, parsed and checked; names and meanings as in Kafka's. Pure.
 
-Spark passes options as a case-insensitive map of texts. An unknown name or a bad value is an error
-that says what is valid; no option is silently ignored.
+An unknown name or a bad value is an error; no option is silently ignored.
 """
 
 from __future__ import annotations
@@ -20,24 +19,22 @@ from octavo.spark.strange_options import about
 
 EARLIEST = -2
 LATEST = -1
-"""Special offsets, as in Kafka's JSON."""
+"""As in Kafka's JSON."""
 
 INCARNATION = "incarnation"
-"""The key of a topic's incarnation among its partitions, in the offsets that Spark keeps."""
+"""A topic's incarnation has this key among its partitions, in the offsets that Spark keeps."""
 
 PartitionOffsets = Mapping[str, Mapping[int, int]]
 """By topic (`namespace/topic`) and partition: an offset, `EARLIEST`, `LATEST`, or a time in ms."""
 
 
 class InvalidOption(OctavoError):
-    """An option is invalid. The message says what would be right."""
-
     name = "invalid-option"
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The topics to read. Exactly one field is set."""
+    """Exactly one field is set."""
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
@@ -46,7 +43,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class Bound:
-    """Where reading starts or ends: an offset or a time, for all partitions or by partition."""
+    """An offset or a time, for all partitions or by partition."""
 
     offset: int | None = None
     offsets: PartitionOffsets = field(default_factory=dict)
@@ -58,7 +55,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """The options of a query. Sizes are in bytes, times in milliseconds."""
+    """Sizes are in bytes, times in milliseconds."""
 
     service: str
     selection: Selection
@@ -104,12 +101,12 @@ _LIMITS = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger",
 FORMER = {"txnId": "bulkLoadId", "txnVersion": "bulkLoadBatch"}
 """Names of 0.1, accepted until 0.3."""
 _SPARKS_OWN = {"path", "checkpointlocation", "queryname", "serialization.format"}
-"""Options that Spark adds by itself."""
+"""Spark adds these by itself."""
 _TABLES = {
     "collation", "comment", "external", "is_managed_location", "location", "owner", "provider",
     "table_type",
 }  # fmt: skip
-"""Options allowed for a catalog table, besides the user's properties (`team.name`)."""
+"""Allowed for a catalog table, besides the user's properties (`team.name`)."""
 _OF_TABLE = "option."
 """The prefix of a table's options. Spark passes each option with the prefix and without."""
 _TIME = re.compile(r"([0-9]+)\s*(ms|s|m|h|d)?\Z")
@@ -124,10 +121,7 @@ TRIGGER_DELAY_MS = 15 * 60_000
 def source_options(
     given: Mapping[str, str], *, streaming: bool, unlimited: str | None = None
 ) -> SourceOptions:
-    """Parse the options of a query. Raises `InvalidOption`.
-
-    `unlimited`: the version of a Spark that passes no limits to a source.
-    """
+    """`unlimited`: the version of a Spark that passes no limits to a source."""
     read = OptionReader(own_options(given, SOURCES, SINKS, "source"))
     if read.text("service") is None:
         raise InvalidOption(NO_SERVICE)
@@ -185,7 +179,6 @@ def source_options(
 
 
 def _refuse_limits(read: OptionReader, spark: str) -> None:
-    """Raise `InvalidOption` for a limit, which this Spark would not apply."""
     for name in _LIMITS:
         if read.text(name) is not None:
             raise InvalidOption(
@@ -200,7 +193,7 @@ def own_options(
 ) -> dict[str, str]:
     """Return our options, by lower-case name. Raises `InvalidOption` for an unknown name.
 
-    A catalog table is both read and written, so for a table the `others` are allowed and ignored.
+    A catalog table is both read and written: for it the `others` are ignored.
     """
     options = _by_todays_names({name.lower(): value for name, value in given.items()})
     of_table = {name: value for name, value in options.items() if name.startswith(_OF_TABLE)}
@@ -222,7 +215,7 @@ def own_options(
 
 
 def table_options(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the options of the catalog table that a statement creates; empty for any other."""
+    """Empty unless a statement creates a catalog table."""
     lower = {name.lower(): value for name, value in given.items()}
     return {
         name.removeprefix(_OF_TABLE): value
@@ -232,7 +225,6 @@ def table_options(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _by_todays_names(options: Mapping[str, str]) -> dict[str, str]:
-    """Rename former names, also of a table. Raises `InvalidOption` if both names are given."""
     found = dict(options)
     for was, now in FORMER.items():
         for of_table in ("", _OF_TABLE):
@@ -247,7 +239,6 @@ def _by_todays_names(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def warn_of(was: str, now: str) -> None:
-    """Warn the user on standard error."""
     warnings.warn(
         f"option {was} is now called {now}; the old name works until 0.3",
         FutureWarning,
@@ -256,7 +247,6 @@ def warn_of(was: str, now: str) -> None:
 
 
 def warn_if_empty(options: SourceOptions) -> None:
-    """Warn the user on standard error of a batch query that starts where it ends."""
     if options.starting == Bound(offset=LATEST):
         warnings.warn(
             "startingOffsets=latest in a batch query reads nothing: it ends at the latest offsets "
@@ -267,7 +257,6 @@ def warn_if_empty(options: SourceOptions) -> None:
 
 
 def _named(unknown: str, others: tuple[str, ...], whose: str) -> str:
-    """Return the name, with what is known of it or a suggestion if one is close."""
     if (said := about(unknown, others, whose)) is not None:
         return f"{unknown} ({said})"
     every = {name.lower(): name for name in (*SOURCES, *SINKS)}
@@ -304,7 +293,7 @@ def _selection(read: OptionReader) -> Selection:
 
 
 def _bound(read: OptionReader, which: str, default: int) -> Bound:
-    """Parse a bound. As in Kafka, a time for all overrides times by partition, then offsets."""
+    """As in Kafka, a time for all overrides times by partition, then offsets."""
     if (time := read.text(f"{which}Timestamp")) is not None:
         if not time.isdigit():
             raise InvalidOption(
@@ -339,18 +328,16 @@ def _is_whole(value: Any) -> bool:
 
 
 class OptionReader:
-    """Typed access to the options. Takes documented names; the map has lower-case names."""
+    """Takes documented names; the map has lower-case names."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = options
 
     def text(self, name: str) -> str | None:
-        """Return the text without surrounding blanks; None if absent or empty."""
         value = self._options.get(name.lower())
         return None if value is None or not value.strip() else value.strip()
 
     def names(self, name: str) -> tuple[str, ...] | None:
-        """Return names separated by commas."""
         text = self.text(name)
         if text is None:
             return None
@@ -360,18 +347,15 @@ class OptionReader:
         return found
 
     def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
-        """Return a word of `choices`."""
         text = (self.text(name) or default).lower()
         if text not in choices:
             raise InvalidOption(f"option {name} is {text!r}; use one of {', '.join(choices)}")
         return text
 
     def flag(self, name: str, *, default: bool) -> bool:
-        """Return `true` or `false` as a bool."""
         return self.choice(name, ("true", "false"), str(default).lower()) == "true"
 
     def whole(self, name: str) -> int | None:
-        """Return a whole number of at least 1."""
         text = self.text(name)
         if text is None:
             return None
@@ -380,7 +364,6 @@ class OptionReader:
         return int(text)
 
     def time_ms(self, name: str, default: int) -> int:
-        """Return a time in milliseconds."""
         text = self.text(name)
         if text is None:
             return default
@@ -390,7 +373,6 @@ class OptionReader:
         return int(found[1]) * _UNIT_MS[found[2] or "ms"]
 
     def size(self, name: str) -> int | None:
-        """Return a size in bytes."""
         text = self.text(name)
         if text is None:
             return None
@@ -400,7 +382,6 @@ class OptionReader:
         return int(found[1]) * _UNIT_BYTES[(found[2] or "").lower()]
 
     def json_object(self, name: str) -> dict[str, Any]:
-        """Return a JSON object that is not empty."""
         text = self.text(name) or ""
         try:
             found = json.loads(text)
@@ -411,7 +392,6 @@ class OptionReader:
         return found
 
     def incarnations(self, name: str) -> dict[str, str]:
-        """Return the incarnations of topics, where offsets by partition name them."""
         return {
             _topic(name, topic): str(partitions[INCARNATION])
             for topic, partitions in self.json_object(name).items()
@@ -419,7 +399,7 @@ class OptionReader:
         }
 
     def by_partition(self, name: str, *, minimum: int) -> dict[str, dict[int, int]]:
-        """Return numbers by topic and partition, from Kafka's format."""
+        """Kafka's format: numbers by topic and partition."""
         found: dict[str, dict[int, int]] = {}
         for topic, partitions in self.json_object(name).items():
             try:

@@ -1,8 +1,7 @@
-"""Finds private ledgers of the sink that no commit will ever name, and gives them up.
+"""Find private ledgers of the sink that no commit will ever name, and give them up.
 
-A task that dies, or that loses to another attempt of the same task, leaves ledgers behind. Their
-metadata tells what they are. They are given up through a broker, which refuses them to any later
-commit and keeps every ledger that a partition has. So the grace period only spares running work.
+Tasks that die or lose to another attempt leave them. The broker refuses them to any later commit
+and keeps every ledger that a partition has: the grace period only spares running work.
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ _ABORT_TIMEOUT_MS = 60_000
 
 
 class Orphans(NamedTuple):
-    """Old private ledgers of a batch: those looked at, and those deleted."""
-
     bulk_load: str
     batch: int
     looked_at: tuple[int, ...]
@@ -41,10 +38,10 @@ async def collect_orphans(
     dry_run: bool = False,
     each: Callable[[Orphans], None] = lambda _: None,
 ) -> list[Orphans]:
-    """Give up private ledgers that are older than `grace_ms` and in no partition.
+    """Give up private ledgers older than `grace_ms` and in no partition; `each` is called per
+    batch.
 
-    With `dry_run` nothing is deleted and `deleted` is empty. `each` is called after each batch.
-    Raises `SinkFailed`.
+    With `dry_run` nothing is deleted and `deleted` is empty. Raises `SinkFailed`.
     """
     async with connected(service) as cluster:
         old = await _older_than(cluster, wall_clock_ms() - grace_ms)
@@ -64,7 +61,6 @@ async def collect_orphans(
 
 
 async def _older_than(cluster: Cluster, until_ms: int) -> dict[tuple[str, int], list[int]]:
-    """Return private ledgers made before `until_ms` that no partition's record names."""
     named = await cluster.named_ledgers()
     ids = [one for one in await cluster.ledgers.list() if one not in named]
     found: dict[tuple[str, int], list[int]] = defaultdict(list)

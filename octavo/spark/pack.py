@@ -1,8 +1,7 @@
-"""Packs Octavo into a zip for Spark's `--py-files`: `python -m octavo.spark.pack octavo.zip`.
+"""Pack Octavo into a zip for Spark's `--py-files`: `python -m octavo.spark.pack octavo.zip`.
 
-The zip holds all of Octavo's Python code, but not its dependencies: they contain native code, which
-Python cannot import from a zip. Install them for the executors' Python; `--requirements` prints
-them for pip. The zip is written atomically, and the same sources give the same zip.
+It holds no dependencies: Python cannot import native code from a zip. Install them for the
+executors' Python; `--requirements` prints them for pip. The same sources give the same zip.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ _SINCE_DOS = (1980, 1, 1, 0, 0, 0)
 
 
 def pack(target: Path) -> int:
-    """Write the zip. Returns the number of files. Raises `OSError`."""
     partial = target.with_name(f".{target.name}.{os.getpid()}")
     count = 0
     try:
@@ -36,7 +34,6 @@ def pack(target: Path) -> int:
 
 
 def requirements() -> list[str]:
-    """Return what the executors' Python needs beyond what Spark provides."""
     found = metadata.requires("octavo") or []
     return [one for one in found if "extra ==" not in one] + [
         re.sub(r"\s*;.*", "", one)
@@ -59,7 +56,6 @@ def _sources() -> Iterator[tuple[str, Path]]:
 
 
 def main() -> int:
-    """Run the command."""
     parser = argparse.ArgumentParser(prog="octavo.spark.pack", description=__doc__)
     parser.add_argument("file", type=Path, nargs="?", default=Path("octavo.zip"))
     parser.add_argument("--requirements", action="store_true", help="print them, write nothing")

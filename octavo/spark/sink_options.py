@@ -48,12 +48,12 @@ _COLUMNS: dict[str, tuple[type[DataType], ...]] = {
 }
 
 _ORIGIN = {"topic": "string", "partition": "int", "offset": "bigint"}
-"""The fields of the column with the place where a large message was read."""
+"""The column with the place where a large message was read."""
 
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """The options of a write. `bulk_load` None: the query id of a stream, or a new id for a batch.
+    """`bulk_load` None: the query id of a stream, or a new id for a batch.
 
     `commit`: with ledgers (`bulk-load`), with the idempotent producer, or `auto`: the producer for
     small batches, ledgers for others.
@@ -71,7 +71,6 @@ class SinkOptions:
 
 
 def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
-    """Parse the options of a write. Raises `InvalidOption`."""
     read = OptionReader(own_options(given, SINKS, SOURCES, "sink"))
     service = read.text("service")
     if service is None:
@@ -106,8 +105,7 @@ def _commit(read: OptionReader) -> str:
 def checked_columns(schema: StructType, options: SinkOptions) -> None:
     """Raise `InvalidOption` for a column that is unknown, missing, or of a wrong type.
 
-    The source's other columns (`offset`, `timestampType`, …) are ignored, as in Kafka's sink: the
-    sink decides them.
+    The source's other columns (`offset`, …) are ignored, as in Kafka's sink.
     """
     for field in schema.fields:
         kinds = _COLUMNS.get(field.name)

@@ -1,15 +1,14 @@
-"""Commits a small batch through the brokers' idempotent producer instead of by ledgers. Pure.
+"""Commit a small batch through the brokers' idempotent producer instead of by ledgers. Pure.
 
     tasks     return their rows in their messages; nothing is published yet
     driver    makes a record batch for each partition, with the rows in the order of the tasks
               begin → publish → commit, all for the same (id, batch)        (commit.py)
 
-The producer is derived from id and batch alone: a producer id from the id, an epoch from the batch,
-sequence 0. So a repeat of a batch has the same numbers and brokers keep the first; an older batch,
-from a driver that was left behind, is refused. This is safe only if the same numbers mean the same
-rows. So a partition gets all of its rows in a single entry or none. And a batch first announces a
-fingerprint of each partition's rows, which ignores their order; a repeat with other rows is
-refused (broker/bulkload/rules.py). If a repeat has another order, the order of the first stays.
+The producer id comes from the id, the epoch from the batch, the sequence is 0: so brokers keep the
+first of repeats, and refuse a driver that was left behind. The same numbers must mean the same
+rows. So a partition gets all of its rows in a single entry or none, and a batch first announces a
+fingerprint of each partition's rows, which ignores their order; a repeat with other rows is refused
+(broker/bulkload/rules.py).
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from octavo.spark.sink_options import SinkOptions
 from octavo.spark.sink_rows import RECORDS_MAX, Row, Rows, Target
 
 TASK_BYTES_MAX = 4 * 2**20
-"""The most bytes of a task's rows. They travel through Spark's driver, so more is not small."""
+"""They travel through Spark's driver, so more is not small."""
 PARTITIONS_MAX = 1_000
 """The most partitions that a broker records for a batch."""
 _EPOCHS = 2**15
@@ -35,25 +34,23 @@ _EPOCHS = 2**15
 
 
 class Producer(NamedTuple):
-    """The producer of a batch. Its sequences begin at 0."""
+    """Its sequences begin at 0."""
 
     producer_id: int
     epoch: int
 
 
 class NotSmall(InvalidOption):
-    """The rows do not fit a single record batch for each partition, as the producer needs."""
+    pass
 
 
 def producer_of(bulk_load: str, batch: int) -> Producer:
-    """Return the producer of a batch: the same for every attempt."""
     name = f"octavo.spark/{bulk_load}/{batch // _EPOCHS}"
     digest = hashlib.sha256(name.encode()).digest()
     return Producer(int.from_bytes(digest[:8], "big") >> 1, batch % _EPOCHS)
 
 
 def together(tasks: Iterable[Mapping[Target, Rows]]) -> dict[Target, Rows]:
-    """Return the rows of all tasks by partition, in the order of the tasks."""
     found: dict[Target, Rows] = {}
     for task in tasks:
         for target, rows in task.items():
@@ -78,7 +75,6 @@ def why_not_small(shares: Mapping[Target, Rows], options: SinkOptions) -> str | 
 
 
 def not_small(why: str) -> NotSmall:
-    """Return the error of `commit=producer` for too many rows."""
     return NotSmall(
         f"commit=producer publishes a single record batch for each partition, but there are {why}: "
         "make micro-batches smaller (maxOffsetsPerTrigger), or set commit to auto or bulk-load"
@@ -92,7 +88,6 @@ def odd_time(shares: Mapping[Target, Rows]) -> int | None:
 
 
 def refused(time_ms: int | None) -> InvalidOption:
-    """Return the error of `commit=producer` for a row with a time that brokers refuse."""
     return InvalidOption(
         f"a row has the time {time_ms}, which brokers refuse in published messages "
         f"({unit_hint(time_ms or 0)}): set commit to auto or bulk-load, which store the number, or "
@@ -124,7 +119,6 @@ def _mixed(check: int, text: bytes | None) -> int:
 
 
 def record_batch(share: Rows, producer: Producer, options: SinkOptions) -> bytes:
-    """Return all rows of a partition as a single entry."""
     return build_batch(
         share.rows,  # type: ignore[arg-type]
         producer_id=producer.producer_id,

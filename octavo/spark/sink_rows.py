@@ -1,9 +1,8 @@
-"""Turns a Spark task's rows into record batches by topic and partition. Pure but for the clock.
+"""Turn a Spark task's rows into record batches by topic and partition. Pure but for the clock.
 
-As in Spark's Kafka sink, the option `topic` overrides the column, and a column `partition`
-overrides the key; here there is also an option `partition`. A key chooses the partition by murmur2.
-Rows without a key all go to the same partition, which differs from task to task. Within a partition
-rows keep their order.
+Options override columns, as in Kafka's sink, and a partition overrides the key, which chooses by
+murmur2. A task's rows without a key all go to the same partition. Rows of a partition keep their
+order.
 """
 
 from __future__ import annotations
@@ -30,21 +29,19 @@ Row = tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes | None]], int,
 
 
 class BadRow(OctavoError):
-    """A row cannot become a message. The message names the column and what it must be."""
+    """The message names the column and what it must be."""
 
     name = "bad-row"
 
 
 class Target(NamedTuple):
-    """The partition that a batch goes to. `topic` is `namespace/topic`."""
+    """`topic` is `namespace/topic`."""
 
     topic: str
     partition: int
 
 
 class Origin(NamedTuple):
-    """Where a message was read."""
-
     topic: str
     partition: int
     offset: int
@@ -54,7 +51,7 @@ class Origin(NamedTuple):
 
 
 class LargeRow(NamedTuple):
-    """A row that stands for a large message. Its body is still where the row was read."""
+    """A row that stands for a large message, whose body is still where the row was read."""
 
     row: Row
     body: LargeBody
@@ -62,7 +59,7 @@ class LargeRow(NamedTuple):
 
 
 class Rows:
-    """A partition's rows, in order. `bytes` is about their size in a record batch."""
+    """In order. `bytes` is about their size in a record batch."""
 
     __slots__ = ("bytes", "rows")
 
@@ -72,11 +69,6 @@ class Rows:
 
 
 class RowRouter:
-    """Takes Arrow batches; returns record batches, and rows whose body is still to be copied.
-
-    `partitions` returns the number of a topic's partitions.
-    """
-
     def __init__(
         self, options: SinkOptions, partitions: Callable[[str], int], turn: int, now_ms: int
     ) -> None:
@@ -95,8 +87,12 @@ class RowRouter:
         return sum(lane.bytes for lane in self._lanes.values())
 
     def add(self, batch: pa.RecordBatch) -> list[tuple[Target, bytes | LargeRow]]:
-        """Take rows. Returns the record batches that are full. Before a large message, also returns
-        the partition's batch that is not full yet. Raises `BadRow`."""
+        """Take rows; return the record batches that are full, and rows whose body is still to be
+        copied.
+
+        Before a large message, also returns the partition's batch that is not full. Raises
+        `BadRow`.
+        """
         full: list[tuple[Target, bytes | LargeRow]] = []
         start = 0
         for index in _large(batch):
@@ -119,7 +115,6 @@ class RowRouter:
             self._fill(target, some, full)
 
     def _routed(self, batch: pa.RecordBatch) -> Mapping[Target, list[Row]]:
-        """Return the rows by target."""
         count = batch.num_rows
         names = set(batch.schema.names)
         keys: list[bytes | None] = _binary(batch, "key") if "key" in names else [None] * count
@@ -135,7 +130,7 @@ class RowRouter:
     def _by_keys(
         self, topic: str, rows: Iterable[Row], *, is_plain: bool
     ) -> dict[Target, list[Row]]:
-        """Handle the usual case with little work for each row: one topic, keys decide."""
+        """The usual case, with little work for each row: one topic, keys decide."""
         count = self._partitions(topic)
         chosen = self._options.partition
         if chosen is not None:
@@ -161,7 +156,6 @@ class RowRouter:
     def _by_columns(
         self, batch: pa.RecordBatch, rows: Iterable[Row], names: set[str]
     ) -> dict[Target, list[Row]]:
-        """Handle rows that name their topics or partitions."""
         count = batch.num_rows
         topics: Iterable[str] = repeat(self._options.topic or "", count)
         if self._options.topic is None:
@@ -189,8 +183,8 @@ class RowRouter:
     ) -> None:
         """Add rows of a partition; end a batch where the next row would be too much.
 
-        The rows alone decide where a batch ends, not the Arrow batches that they came in. A long
-        row begins a new batch: with the rows before it, it might not fit an entry.
+        The rows alone decide, not the Arrow batches that they came in. A long row begins a new
+        batch: with the rows before it, it might not fit an entry.
         """
         lane = self._lanes.setdefault(target, Rows())
         ends = list(accumulate(map(size_of, fresh)))
@@ -208,11 +202,9 @@ class RowRouter:
             start = end
 
     def rest(self) -> list[tuple[Target, bytes]]:
-        """Return the remaining record batches."""
         return [(target, self._built(lane)) for target, lane in self._lanes.items() if lane.rows]
 
     def take(self) -> dict[Target, Rows]:
-        """Return the remaining rows and forget them."""
         taken, self._lanes = self._lanes, {}
         return {target: lane for target, lane in taken.items() if lane.rows}
 
@@ -232,7 +224,7 @@ class RowRouter:
 
 
 def batches_of(share: Rows, options: SinkOptions) -> Iterator[bytes]:
-    """Return as many record batches as the rows need, divided as by a `RowRouter`."""
+    """Divided as by a `RowRouter`."""
     some: list[Row] = []
     some_bytes = 0
     for row in share.rows:
@@ -251,7 +243,6 @@ def _built(rows: list[Row], options: SinkOptions) -> bytes:
 
 
 def size_of(row: Row) -> int:
-    """Return about the size of a row in a record batch."""
     key, value, headers, _, _ = row
     size = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
     if headers:

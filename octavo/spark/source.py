@@ -1,8 +1,7 @@
 """The Spark source `octavo`: batch and streaming reads and writes of topics.
 
-Each process of Spark that plans or reads imports this module, and most need only the columns: so
-the readers (readers.py) and the writers (sink.py), with the cluster's client, are imported where
-they are used. That saves each process a second and more of start on a busy machine.
+Readers and writers are imported where they are used: most processes of Spark need only the columns,
+and start a second sooner.
 """
 
 from __future__ import annotations
@@ -23,33 +22,26 @@ if TYPE_CHECKING:
 
 
 class OctavoDataSource(DataSource):
-    """The source of `spark.read.format("octavo")` and `spark.readStream.format("octavo")`."""
-
     @classmethod
     def name(cls) -> str:
-        """Return the name for `format`."""
         return "octavo"
 
     def schema(self) -> StructType:
-        """Return the columns of a query, or of a catalog table, that names none."""
         columns = schema_of(source_options(_without_ends(self.options), streaming=False))
         return with_options(columns, table_options(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> OctavoWriter:
-        """Return the writer of a batch query's result."""
         from octavo.spark.sink import batch_writer
 
         return batch_writer(self.options, schema, overwrite=overwrite).with_target()
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> OctavoStreamWriter:  # noqa: N802, ARG002
-        """Return a stream's writer. In complete mode each batch appends the whole result, as in
-        Kafka's sink."""
+        """In complete mode each batch appends the whole result, as in Kafka's sink."""
         from octavo.spark.sink import stream_writer
 
         return stream_writer(self.options, schema).with_target()
 
     def reader(self, schema: StructType) -> OctavoReader:
-        """Return the reader of a batch query."""
         from octavo.spark.readers import OctavoReader
 
         options = source_options(options_in(schema) | dict(self.options), streaming=False)
@@ -59,7 +51,6 @@ class OctavoDataSource(DataSource):
     def streamReader(  # noqa: N802
         self, schema: StructType
     ) -> OctavoStreamReader | UnlimitedStreamReader:
-        """Return the reader of a stream."""
         from octavo.spark.readers import OctavoStreamReader, UnlimitedStreamReader
         from octavo.spark.versions import read_limits
 

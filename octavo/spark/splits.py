@@ -1,8 +1,8 @@
-"""Decides which offsets a query reads, and how they are divided among tasks. Pure.
+"""Decide which offsets a query reads, and how they are divided among tasks. Pure.
 
-A partition is a list of ledgers with dense offsets (`View`). A query's range of offsets is cut into
-`Piece`s, each within a single ledger, which are packed into splits of bounded size. A piece is
-defined by offsets alone, so the same range always gives the same rows.
+A partition is a list of ledgers with dense offsets (`View`). A range is cut into `Piece`s, each
+within a single ledger, which are packed into splits of bounded size. A piece is defined by offsets
+alone, so the same range always gives the same rows.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from octavo.protocol.codes import OctavoError
 from octavo.spark.options import INCARNATION
 
 Name = tuple[str, int]
-"""A partition: topic (`namespace/topic`) and number."""
+"""Topic (`namespace/topic`) and number."""
 Offsets = dict[Name, int]
 """The next offset of each partition."""
 Incarnations = dict[str, str]
 """The incarnation of each topic that the offsets belong to."""
 
 _MESSAGE_BYTES_GUESS = 256
-"""The assumed message size in an open ledger, whose size is not recorded yet."""
+"""In an open ledger, whose size is not recorded yet."""
 _COST_BYTES = 64 * 1024
 """The cost of opening a ledger, as extra bytes: else a split could get thousands of them."""
 
@@ -39,8 +39,9 @@ class DataLost(OctavoError):
 
 
 class EndsBeforeStart(OctavoError):
-    """A micro-batch was planned that ends before its start. Without it, the next batch would read
-    the rows between again."""
+    """A micro-batch would end before its start: the next batch would read the rows between
+    again.
+    """
 
     name = "ends-before-start"
 
@@ -48,12 +49,9 @@ class EndsBeforeStart(OctavoError):
 class Span(NamedTuple):
     """A ledger's share of a partition: offsets from `base` to before `end`; `bytes` of payload.
 
-    `offload` is the copy to read instead of the bookies'.
-
-    While the ledger is open, `bytes` is 0 and `newest_ms` −1: they are not recorded yet.
-    `disorder_ms`: as in `PartitionLedger`. `cut`: a fork's ledger, which has more entries after
-    `end`. `hidden`: the number of offsets from `base` on that are pieces of a large message, and
-    not rows.
+    `offload`: the copy to read instead of the bookies'. While the ledger is open, `bytes` is 0 and
+    `newest_ms` −1. `cut`: a fork's ledger, which has more entries after `end`. `hidden`: the number
+    of offsets from `base` on that are pieces of a large message, and not rows.
     """
 
     ledger_id: int
@@ -66,7 +64,6 @@ class Span(NamedTuple):
     cut: bool = False
     hidden: int = 0
     appended: Appended | None = None
-    """The ledger's append times, if it has any."""
 
     @property
     def shown(self) -> int:
@@ -85,11 +82,10 @@ class View:
     compacted: CompactionRecord | None = None
     """The view to read in place of messages below its horizon; None: read the messages."""
     incarnation: str = ""
-    """The topic's incarnation; "" if the topic does not exist."""
+    """"" if the topic does not exist."""
 
     @property
     def name(self) -> Name:
-        """Topic and number."""
         return self.topic, self.partition
 
     @property
@@ -111,10 +107,7 @@ class View:
 
 
 class Piece(NamedTuple):
-    """Offsets of a ledger, from `start` to before `end`. The ledger's first offset is `base`.
-
-    `offload` is the copy to read instead of the bookies'.
-    """
+    """Offsets of a ledger, from `start` to before `end`. The ledger's first offset is `base`."""
 
     topic: str
     partition: int
@@ -126,23 +119,20 @@ class Piece(NamedTuple):
     compacted: bool = False
     """The ledger is of a compacted view: only some of these offsets are there."""
     incarnation: str = ""
-    """The topic's incarnation."""
     appended: Appended | None = None
-    """The ledger's append times, if it has any."""
 
 
 def copy_to_read(offload: OffloadRecord | None, read_from: str) -> OffloadRecord | None:
     """Return the copy of a closed ledger to read; None: read from the bookies.
 
-    `auto` reads from the bookies as long as they have the ledger; `offload` reads the object as
-    soon as it is whole.
+    `auto` reads from the bookies while they have the ledger; `offload` reads the object once it is
+    whole.
     """
     wanted = is_readable(offload) if read_from == "offload" else is_only_copy(offload)
     return offload if wanted and read_from != "bookies" else None
 
 
 def ends_of(views: Iterable[View]) -> Offsets:
-    """Return where each partition ends."""
     return {view.name: view.end for view in views}
 
 
@@ -153,7 +143,6 @@ def covers(views: Iterable[View], end: Offsets) -> bool:
 
 
 def incarnations_of(views: Iterable[View]) -> Incarnations:
-    """Return the incarnation of each topic that exists."""
     return {view.topic: view.incarnation for view in views if view.incarnation}
 
 
@@ -169,7 +158,6 @@ def to_json(offsets: Offsets, incarnations: Mapping[str, str] | None = None) -> 
 
 
 def from_json(found: Mapping[str, Any]) -> Offsets:
-    """Return the offsets from the result of `to_json`."""
     return {
         (topic, int(partition)): offset
         for topic, by_partition in found.items()
@@ -179,7 +167,7 @@ def from_json(found: Mapping[str, Any]) -> Offsets:
 
 
 def incarnations_in(found: Mapping[str, Any]) -> Incarnations:
-    """Return the incarnations from the result of `to_json`; older versions stored none."""
+    """Older versions stored none."""
     return {topic: by[INCARNATION] for topic, by in found.items() if INCARNATION in by}
 
 
@@ -213,9 +201,10 @@ def later(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
 def begun_anew(
     views: Iterable[View], start: Offsets, of: Mapping[str, str], *, fail: bool
 ) -> Offsets:
-    """Return `start` without topics that were deleted and created again since.
+    """Return `start` without topics that were deleted and created again since, which are read
+    whole.
 
-    Such topics are read from their first message. Raises `DataLost` when `fail`.
+    Raises `DataLost` when `fail`.
     """
     found = dict(start)
     for view in views:
@@ -253,7 +242,8 @@ def _replaced(view: View, what: str, *, fail: bool) -> None:
 
 def checked_range(view: View, start: int, end: int, *, fail: bool) -> tuple[int, int]:
     """Return the part of the range that is there. Raises `DataLost` when `fail` and a part is
-    missing."""
+    missing.
+    """
     where = f"topic {view.topic} partition {view.partition}"
     if end > view.end:
         lost(
@@ -274,13 +264,11 @@ def checked_range(view: View, start: int, end: int, *, fail: bool) -> tuple[int,
 
 
 def lost(what: str, *, fail: bool) -> None:
-    """Raise `DataLost` if the query must fail when data is lost; otherwise do nothing."""
     if fail:
         raise DataLost(f"{what}. Set failOnDataLoss=false to continue without them")
 
 
 def pieces(view: View, start: int, end: int) -> list[Piece]:
-    """Split the range by ledgers. It must lie within the view."""
     assert view.earliest <= start <= end <= view.end or start == end
     return [
         Piece(
@@ -293,7 +281,6 @@ def pieces(view: View, start: int, end: int) -> list[Piece]:
 
 
 def compacted_pieces(view: View, end: int) -> list[Piece]:
-    """Return the compacted view's pieces below `end`, by ledgers."""
     assert view.compacted is not None
     return [
         Piece(
@@ -320,7 +307,6 @@ def bytes_per_row(view: View) -> dict[int, float]:
 
 
 def bytes_per_row_of(view: View) -> float:
-    """Return the mean payload per offset of the whole partition."""
     by_ledger = bytes_per_row(view)
     rows = view.end - view.earliest
     total = sum((span.end - span.base) * by_ledger[span.ledger_id] for span in view.spans)
@@ -336,8 +322,10 @@ def shared_out(
     splits_min: int | None = None,
     cut: bool = True,
 ) -> list[list[Piece]]:
-    """Pack the pieces into splits, in order, and cut pieces if `cut` allows it. `row_bytes`: each
-    ledger's mean payload per offset."""
+    """Pack the pieces into splits, in order, and cut pieces if `cut` allows it.
+
+    `row_bytes`: each ledger's mean payload per offset.
+    """
     every = list(wanted)
     total = sum((one.end - one.start) * row_bytes[one.ledger_id] for one in every)
     target = float(split_bytes_max)
@@ -399,10 +387,8 @@ def admitted(
 
 
 class Minimum:
-    """Decides when to start a micro-batch, as Kafka's `minOffsetsPerTrigger` and
-    `maxTriggerDelay` do.
+    """Kafka's `minOffsetsPerTrigger` and `maxTriggerDelay`: when to start a micro-batch.
 
-    A batch waits until there are enough rows, but no longer than the delay since the batch before.
     The first batch of a run does not wait.
     """
 

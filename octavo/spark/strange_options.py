@@ -1,8 +1,4 @@
-"""Explains the options of Kafka's and Pulsar's connectors that Octavo does not have. Pure.
-
-A query that moves from Kafka brings its options along. An option that means something here has the
-same name; for each of the others this says what takes its place, or why none does.
-"""
+"""Explain the options of Kafka's and Pulsar's connectors that Octavo does not have. Pure."""
 
 from __future__ import annotations
 
@@ -45,7 +41,7 @@ _INSTEAD = {"topic": "subscribe", "subscribe": "topic"}
 
 
 def about(unknown: str, others: tuple[str, ...], whose: str) -> str | None:
-    """Return what to say of an unknown option, whose name is in lower case; None: nothing.
+    """Return what to say of an unknown option in lower case; None: nothing.
 
     `whose`: `source` or `sink`; `others` are the options of the other.
     """

@@ -1,11 +1,8 @@
 """Parts of the data source API that Spark 4.0 or 4.1 lacks, under their newest names.
 
-4.0 and 4.1 pass no limits to a Python source: they call `latestOffset()` without arguments, and
-have no module `pyspark.sql.streaming.datasource`. `read_limits` says whether this Spark has limits.
-Without them, an option that needs them is refused, and Spark never sees the stand-ins.
-
-4.0 has no `DataSourceStreamArrowWriter`. It passes Arrow batches to every writer that is a
-`DataSourceArrowWriter`, so the stand-in is both that and a writer of streams.
+4.0 and 4.1 pass no limits to a Python source: an option that needs them is refused, and Spark never
+sees the stand-ins. 4.0 passes Arrow batches to every writer that is a `DataSourceArrowWriter`, so
+the stand-in for `DataSourceStreamArrowWriter` is both that and a writer of streams.
 """
 
 from __future__ import annotations
@@ -31,31 +28,25 @@ if TYPE_CHECKING or read_limits:
 else:
 
     class ReadLimit:
-        """How much Spark asks a source for."""
+        pass
 
     class ReadAllAvailable(ReadLimit):
-        """Everything that is there."""
+        pass
 
     @dataclass
     class ReadMaxRows(ReadLimit):
-        """At most this many rows."""
-
         max_rows: int
 
     @dataclass
     class ReadMinRows(ReadLimit):
-        """At least this many rows."""
-
         min_rows: int
 
     @dataclass
     class ReadMaxBytes(ReadLimit):
-        """At most this many bytes."""
-
         max_bytes: int
 
     class SupportsTriggerAvailableNow:
-        """A source that Spark tells of `Trigger.AvailableNow`."""
+        pass
 
 
 if TYPE_CHECKING or hasattr(datasource, "DataSourceStreamArrowWriter"):
@@ -65,7 +56,7 @@ else:
     class DataSourceStreamArrowWriter(
         datasource.DataSourceStreamWriter, datasource.DataSourceArrowWriter
     ):
-        """A writer of streams that gets Arrow batches."""
+        pass
 
 
 __all__ = [
