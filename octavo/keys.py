@@ -1,7 +1,6 @@
 """Load the keys of namespaces, from a key file on this machine or from a key service's plug-in.
 
-A key file has mode 0600 and is replaced as a whole, so that no process reads half of it, and a
-removed key is gone from the disk when the command returns.
+A key file has mode 0600 and is replaced as a whole, so that a removed key is gone from the disk.
 """
 
 from __future__ import annotations

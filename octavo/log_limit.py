@@ -1,8 +1,7 @@
-"""Limit repeated log lines: show the first, then only their count.
+"""Limit repeated log lines, which peers can cause: warnings, errors, and events that name a peer.
 
-Limited are warnings, errors and events that name a peer: peers can cause any number of them. Within
-`WINDOW_S` an event is shown `SAME_MAX` times for the same subject (peer's host, ledger, partition),
-and `EVENT_MAX` times in all; then one line says how many were left out.
+Within `WINDOW_S` an event is shown `SAME_MAX` times for a subject (host, ledger, partition), and
+`EVENT_MAX` times in all; then one line says how many were left out.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Logging: structlog events as JSON lines (processes) or as text for people (a console).
 
-An event is one line `{"ts", "level", "event", "service", "node", …}`, and a single `write`. Event
-names are part of the interface. Records of standard-library loggers become events too.
+Event names are part of the interface. Records of standard-library loggers become events too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Run an event loop on its own thread, for callers that are not asynchronous.
 
-The thread ends by `stop`, when the last reference to its `LoopThread` is gone, or with the program.
-Calls that still wait then fail with `InvalidCall`; none hangs.
+It ends by `stop`, with the last reference to its `LoopThread`, or with the program. Calls that
+still wait then fail with `InvalidCall`.
 """
 
 from __future__ import annotations

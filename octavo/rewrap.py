@@ -1,7 +1,6 @@
 """Wrap data keys of ledgers with the namespace's current key, and count the uses of each key.
 
-Only the wrapped key in the ledger's record (or, when offloaded, its partition's) is changed, by
-compare-and-set, so open ledgers are not disturbed. An interrupted run can be repeated.
+Only the wrapped key in a record is changed, by compare-and-set. The run can be repeated.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Settings: make the layers' configs from flags, environment variables and a TOML file.
 
 Every field of the layers' frozen dataclasses is a setting. A flag wins over the environment
-(`OCTAVO_BOOKIE_PORT`), that over the file (`port` in `[bookie]`), and that over the field's
-default. An unknown name or a wrong value is an error that says where it stands.
+(`OCTAVO_BOOKIE_PORT`), that over the file (`port` in `[bookie]`), that over the default.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Make text safe for a terminal.
-
-Names, keys, values and errors may contain escapes that move the cursor, change the title, write to
-the clipboard, or reverse the direction of writing.
-"""
+"""Make text safe for a terminal: users' texts may contain escapes that it would obey."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The output of `octavo inspect`: tables for people, a JSON object a line for scripts.
-
-Tables are printed in pieces, so that memory does not depend on the log's length.
-"""
+"""The output of `octavo inspect`, in pieces: memory does not depend on the log's length."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""The entry point of `octavo`, which also turns errors into text.
+"""The entry point of `octavo`, which also turns errors into a line with the cause and a remedy.
 
-An error is a line that names the cause, and a line with a remedy if known; the exit code is 1, for
-bad usage 2. A stack trace appears only with `OCTAVO_DEBUG=1`.
+Exit code 1, for bad usage 2. A stack trace appears only with `OCTAVO_DEBUG=1`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The output of commands: tables and colours for people, JSON for scripts, a line for an error.
-
-Standard output gets only results; all other texts go to standard error.
-"""
+"""The output of commands: results on standard output, all other texts on standard error."""
 
 from __future__ import annotations
 

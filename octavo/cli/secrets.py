@@ -1,6 +1,5 @@
-"""Read secrets from a prompt, a file or a pipe, for commands about users.
-
-Never from an argument: every user of the machine can see it in the list of processes.
+"""Read secrets from a prompt, a file or a pipe; never from an argument, which every user can
+see.
 """
 
 from __future__ import annotations

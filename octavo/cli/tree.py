@@ -1,7 +1,7 @@
 """The commands of `octavo`: each command's module and its line in `octavo --help`.
 
-Only the module of the typed command is imported, and help is plain text without rich, because
-imports take longer than most commands run.
+Imports take longer than most commands run: only the typed command's module is imported, and help
+does not use rich.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A consumer of several topics, by name or by pattern, alone or as a member of a group.
 
-It joins topics that appear and leaves topics that vanish. In a group, a broker assigns the
-partitions (`/v1/groups/…`), and each partition's owner fences a member that has lost it.
+In a group, a broker assigns the partitions (`/v1/groups/…`), and each partition's owner fences a
+member that has lost it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The loop over a subscription's messages, which drives `handing`.
 
-While the body works, a task extends leases and acks finished messages. If the body blocks the event
-loop, the loop does the same between two messages. When the loop is left, unfinished messages are
-given back.
+A task extends leases and acks while the body works; if the body blocks the event loop, the loop
+does so between two messages. When the loop is left, unfinished messages are given back.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Ask other brokers whether a silent broker still owns a partition.
 
-Calls to a host without power or network hang until their deadline, long after a take-over. So when
-an owner is silent for `SILENCE_S`, the client asks other brokers, once for all calls of the
-partition. When a broker names another owner, the call is given up (`TimeoutError`). An owner that
-is only slow keeps its calls.
+Calls to a dead host hang until their deadline, long after a take-over. When an owner is silent for
+`SILENCE_S`, the client asks other brokers; once a broker names another owner, the call is given up
+(`TimeoutError`).
 """
 
 from __future__ import annotations

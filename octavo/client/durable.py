@@ -1,8 +1,7 @@
 """`AsyncStream`: a durable stream, by the Durable Streams protocol.
 
-Every append has this object's producer id and a number, so that a repeat is stored once. If the
-outcome stays unknown, the next append begins a new producer epoch: brokers then refuse the earlier
-append, unless it is stored already.
+Appends have a producer id and a number, so that a repeat is stored once. After an unknown outcome
+the next append begins a new producer epoch, in which brokers refuse the earlier append.
 """
 
 from __future__ import annotations

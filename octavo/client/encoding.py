@@ -1,7 +1,6 @@
 """Make request bodies of a producer's messages: a record batch, or NDJSON.
 
-A record batch is stored unchanged, with producer id, epoch and sequence in its header; with NDJSON
-these are HTTP headers. A repeated batch has the same bytes.
+A repeated batch has the same bytes.
 """
 
 from __future__ import annotations

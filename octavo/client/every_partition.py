@@ -1,7 +1,6 @@
 """Read all partitions of a topic: one after the other to their ends, or follow all at once.
 
-Only messages of the same partition are in order. A follower joins partitions that are added, from
-their first message on.
+A follower joins partitions that are added, from their first message on.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """A partition's messages page by page: to its end, or without end (followed).
 
-Stored messages are read by calls. At the end, a follower opens a stream, in which the owner sends
-new batches: a third of the cost of calls. When it breaks off or is refused, the next call continues
-at the same offset and finds the new owner. While no message comes, the client waits by long polls,
-which then cost less.
+At the end, a follower opens a stream from the owner, which costs a third of calls. When it breaks
+off, the next call continues at the same offset. While no message comes, long polls cost less.
 """
 
 from __future__ import annotations

@@ -2,11 +2,9 @@
 
     received → held → with the loop's body → done → acked
 
-The body works through a `Hand`, on any thread, and only counts the messages that it has taken. An
-unfinished message's lease is extended after a third of `lease_s`; finished messages are acked
-within a sixth of it, or a second. Only so many messages are requested as the body can process in a
-quarter of a lease at its latest pace, so that a consumer that dies withholds few from others. Times
-are seconds of a monotonic clock, which the caller passes in.
+A lease is extended after a third of `lease_s`; finished messages are acked within a sixth of it, or
+a second. The loop requests the messages that the body can process in a quarter of a lease, so that
+a consumer that dies withholds few from others. Times are seconds of a monotonic clock.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Keep calls to the topic that was seen first, even if another topic gets its name.
 
-Earlier offsets, sequences and ack ids mean nothing in it. Brokers name a topic's incarnation in
-each answer, and refuse a call that names an earlier one.
+Brokers name a topic's incarnation in each answer, and refuse calls for an earlier incarnation.
 """
 
 from __future__ import annotations

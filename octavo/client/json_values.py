@@ -1,7 +1,7 @@
 """Encode Python's values as JSON, and refuse values that would be read back differently.
 
-An encoder silently turns NaN into null, sets and tuples into lists, and keys into text. So each
-value is encoded, decoded and compared, in C; only a difference is searched in Python.
+Encoders silently turn NaN into null, and tuples into lists. So each value is encoded, decoded and
+compared, in C; only a difference is searched in Python.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """A single loop over the deliveries of several topics or partitions.
 
-Each source has its own loop, which receives, extends and acks; the body works on the first hand
-that is ready. When a source is removed, the body finishes its message: finished messages are acked,
-the others given back.
+Each source has its own loop; the body works on the first hand that is ready.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
 """Send a producer's messages to a partition: in batches, in order, each stored once.
 
-A batch gets its sequence when it is sent, and keeps its bytes until it is answered. Without an
-answer it is sent again with the same sequence, so the owner stores it once and in order. Up to
-`window` batches are under way, each on its own connection; the broker refuses a batch that
-overtakes another. So after a gap or a failed attempt a single batch is under way until it is
-stored, then two, and so on; many unsent batches are then sent as one.
+A batch gets its sequence when it is sent, and keeps its bytes until it is answered, so that a
+repeat is stored once. Up to `window` batches are under way, each on its own connection; brokers
+refuse a batch that overtakes another. So after a gap or a failed attempt a single batch is under
+way, then two, and so on.
 
-When a batch is refused for good, the later batches fail with `ProducerFailed`. Messages sent after
-that begin the next epoch, so that brokers refuse old batches still under way. When the topic was
-created again, nothing more is sent: the caller must decide whether it is meant.
+When a batch is refused for good, the later batches fail with `ProducerFailed`, and later messages
+begin the next epoch. When the topic was created again, nothing more is sent.
 """
 
 from __future__ import annotations

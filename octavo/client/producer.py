@@ -1,7 +1,6 @@
 """A producer: batches messages by partition, and sends them in order, each stored once.
 
-A key goes to its partition by Kafka's murmur2. Messages without a key go to the same partition
-until its batch is full. `send` waits only while too many bytes are unanswered.
+Keys choose a partition by Kafka's murmur2; without a key, messages fill a batch of one partition.
 """
 
 from __future__ import annotations

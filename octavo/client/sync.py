@@ -1,7 +1,6 @@
 """`Client`: `AsyncClient` without `await`; its event loop runs on another thread.
 
-Every call blocks until its answer, may be made from any thread, and raises what the asynchronous
-call raises. Most calls are made from these (`blocking`), with their types and docstrings.
+Calls block, may be made from any thread, and raise what the asynchronous call raises.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """HTTP to a cluster of brokers: choose the broker, repeat calls, interpret answers.
 
-A call about a partition goes straight to its owner once an answer has named it (`Octavo-Owner`). A
-call that may succeed later is repeated with growing, jittered pauses until its deadline, at another
-broker if the first does not answer or has lost the partition (`doubt`). All calls are safe to
-repeat: publishes carry producer sequences.
+A call about a partition goes to its owner (`Octavo-Owner`). A call that may succeed later is
+repeated, with growing, jittered pauses, until its deadline, at another broker if the first does not
+answer or has lost the partition. All calls are safe to repeat: publishes carry sequences.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Check a stopped bookie: each file, then all files against each other. Only reads.
 
-The caller holds the locks of the folders. bookie/check/folder_check.py checks entry logs and index;
-the walks of `octavo inspect` check journals, ledger state, cookies and limbo files.
+The caller holds the locks of the folders.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Find a bookie's folders from any path that a person gives, and whether the bookie runs.
 
-A bookie's folder has a VERSION file (the cookie) or files that only bookies write. The cookie names
-the folders; if they were moved, folders beneath the given paths with the same cookie belong
+The cookie (VERSION) names the folders; if they were moved, those with the same cookie belong
 together.
 """
 

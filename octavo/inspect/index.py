@@ -1,8 +1,7 @@
 """Read a bookie's index without touching it, even while the bookie runs.
 
-RocksDB is opened read-only in a folder of links to the index's files, because even a read-only
-opening writes files. A running bookie adds and removes files, so opening is tried a few times;
-records that it has not flushed yet are missing.
+RocksDB opens a folder of links to the index's files, because even a read-only opening writes files.
+Records that a running bookie has not flushed are missing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Walk a journal file: every block, also blocks after damage. Never writes.
 
-A bad place is damage if a later good block's `synced` is beyond it: then it had been acknowledged.
-Any other bad place is a torn tail, or where a running bookie is writing. Damage before the mark
-does not matter any more.
+A bad place is damage if a later good block's `synced` is beyond it: it had been acknowledged. Other
+bad places are a torn tail. Damage before the mark does not matter any more.
 """
 
 from __future__ import annotations

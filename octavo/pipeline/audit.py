@@ -2,12 +2,10 @@
 
 - A bookie should have an entry and denies it: a copy is missing.
 - Every bookie of an entry's write set denies it: the entry is lost.
-- A bookie that does not answer, or cannot deny because it lost its disk: its copies are unknown,
-  never counted as missing.
+- A bookie that does not answer, or lost its disk: its copies are unknown, never missing.
 
-Entries are read only on Apache's bookies, which cannot list what they hold. An open ledger is
-checked up to its last ensemble change. The job changes nothing; with `repair`, bookies fetch their
-missing copies now instead of later.
+An open ledger is checked up to its last ensemble change. The job changes nothing; with `repair`,
+bookies fetch their missing copies now.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Find and delete ledgers that a compaction has written but no record names.
 
-Dead or replaced runs leave them, deleted topics, and Spark's duplicate attempts. Only the run named
-in the partition's record may still publish: so before its ledgers are deleted, it is removed from
-the record.
+Only the run named in the partition's record may still publish: before its ledgers are deleted, it
+is removed from the record.
 """
 
 from __future__ import annotations

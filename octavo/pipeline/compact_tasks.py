@@ -1,7 +1,6 @@
 """The tasks of a compaction: report each key's offsets, then copy the messages that stay.
 
-The copies of a chunk go into a new closed ledger, each at its own offset. Tasks change no record:
-if one dies, or another attempt wins, no record names its ledger, and `gc` deletes it.
+Tasks change no record: if one dies, no record names its ledger, and `gc` deletes it.
 """
 
 from __future__ import annotations

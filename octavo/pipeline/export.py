@@ -1,12 +1,9 @@
 """The job `export`: write topics as Parquet files, raw or typed by a JSON Schema.
 
 A streaming query writes batch N, always the same range of offsets, to `OUT/export_batch=N/`; a
-repeated batch overwrites its folder. So each message is there exactly once, whenever the job was
-killed. A folder is complete when it holds `_SUCCESS`. The job refuses to add to files whose
-checkpoint (default `OUT/_checkpoint`) is gone.
-
-A row whose value does not match the schema ends the job before its batch is written (suspend), is
-left out (skip), or goes to dead-letter files with the reason.
+repeated batch overwrites its folder, so each message is there once. The job refuses to add to files
+whose checkpoint is gone. A row that does not match the schema ends the job (suspend), is left out
+(skip), or goes to dead-letter files.
 """
 
 from __future__ import annotations

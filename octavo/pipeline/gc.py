@@ -1,8 +1,7 @@
 """The job `gc`: delete ledgers that tasks of the Spark sink and compactions left behind.
 
-Their metadata tells what they are. The broker deletes them and keeps every ledger that a partition
-has; a later commit of a deleted ledger is refused (spark/orphans.py), so the grace period only
-spares running work. Needs no Spark session.
+The broker keeps every ledger that a partition has, and refuses a later commit of a deleted ledger:
+the grace period only spares running work.
 """
 
 from __future__ import annotations

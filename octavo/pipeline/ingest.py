@@ -1,8 +1,8 @@
 """The job `ingest`: write files into a topic, each file exactly once.
 
-Every file is a bulk load: all of its rows are added, or none. Its id is made from the topic, the
-file's path, size and time of change, and the options that shape its rows; so the job can be run
-again. With `--id` all files are a single bulk load of that name, whatever they hold.
+Every file is a bulk load. Its id is made from the topic, the file's path, size and time of change,
+and the options that shape its rows; so the job can be run again. With `--id` all files are one bulk
+load of that name.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The job `ingest-kafka`: copy Kafka topics into Octavo topics, each message exactly once.
 
-The checkpoint holds the position and the query's id, by which the sink recognises repeated batches:
-a job that died is started again with it. Key, value, headers and timestamp are kept, and the
-partition if the counts are equal. Reads as Kafka's `read_committed` consumers do.
+The checkpoint holds the position and the query's id, by which the sink recognises repeated batches.
+Reads as Kafka's `read_committed` consumers do.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """A JSON Schema as typed columns: check a message's value and turn it into a row.
 
-Supports the part of draft 2020-12 that fits a table; any other keyword is refused. Values are
-checked strictly: "7" is not an integer. The columns have Arrow's types.
+Any keyword that does not fit a table is refused. Values are checked strictly: "7" is no integer.
 
     string            string; format date-time: timestamp, date: date
     integer, number   long, double

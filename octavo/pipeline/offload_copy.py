@@ -1,8 +1,7 @@
 """Copy a ledger into an object and read it back: the Spark task of an offload.
 
-A copy is whole when the object, opened again, has the entries and the checksum that were read from
-the bookies, and is synced to disk. After an error the object is removed; after a kill, the intent
-tells the next run where to look. Changes no metadata.
+A copy is whole when the object, opened again, has the entries and checksum of the ledger, and is
+synced to disk. After a kill, the intent tells the next run where to look. Changes no metadata.
 """
 
 from __future__ import annotations

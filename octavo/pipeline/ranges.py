@@ -1,9 +1,9 @@
 """Micro-batches without Spark's streaming: ranges of offsets, each noted before it is read.
 
-Spark 4.0 and 4.1 pass no limits to a source: a stream would read a whole topic in one micro-batch.
-On these, `export` reads ranges as batch queries. The checkpoint has Spark's own form (`offsets/N`:
-what batch N reads; `commits/N`: it is done), so either may continue after an upgrade. A batch that
-was begun and not done is read again, with the same offsets.
+Spark 4.0 and 4.1 pass no limits to a source: a stream would read a whole topic at once. The
+checkpoint has Spark's own form (`offsets/N`: what batch N reads; `commits/N`: it is done), so
+either may continue after an upgrade. A batch that was not done is read again, with the same
+offsets.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The job `replay`: copy a range of a topic into another topic, once.
 
-The range is fixed when the job begins and is a single bulk load: all or none. Its id is made from
-source, range, filter and target, or given with `--id`. Keys, headers, timestamps and the order
-within each source partition are kept.
+It is a single bulk load: all or none. Its id is made from source, range, filter and target, or
+given with `--id`. Keys, headers, timestamps and each partition's order are kept.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Run a job to its end: the Spark session, progress, and errors as a single line.
 
-A job is a function of a `Run` that returns an `Outcome`. It checks first what needs no Spark, which
-takes seconds to start.
+A job checks first what needs no Spark, which takes seconds to start.
 """
 
 from __future__ import annotations

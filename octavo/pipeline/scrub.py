@@ -1,8 +1,7 @@
 """The job `scrub`: read every copy of every entry, or of a sample; check and compare them.
 
-It reports what normal reads silently work around: damaged, missing, unreadable or differing copies.
-An entry without any good copy is lost, unless a bookie that may have it gave no answer. Open
-ledgers are read up to their last ensemble change. The job changes nothing.
+It reports what normal reads silently work around. An entry without any good copy is lost, unless a
+bookie gave no answer. Open ledgers are read up to their last ensemble change. Changes nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The job `table`: a topic as an Iceberg table, once or continuously, without Spark.
 
 Each commit adds a range of messages together with the offsets after them, so the table has each
-message once, whenever the job was killed. A commit asserts the snapshot that the job has read: if
-another program changed the table, the job reads the position again. `table_rules` has the rules.
+message once. It asserts the snapshot that the job has read: if another program changed the table,
+the job reads the position again.
 """
 
 from __future__ import annotations

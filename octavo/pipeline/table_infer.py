@@ -1,8 +1,7 @@
 """A JSON Schema inferred from messages, and widened by new fields. Pure.
 
-Types never change: an unknown field becomes a property, a property that was always null gets the
-type of its first value, and a value of another type does not fit. In the first messages alone,
-integers and fractions together are `number`, and values of different kinds are `{}` (JSON text).
+Types never change: a value of another type does not fit. In the first messages alone, integers and
+fractions together are `number`, and values of different kinds are `{}` (JSON text).
 """
 
 from __future__ import annotations

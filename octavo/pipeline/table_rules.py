@@ -1,8 +1,7 @@
 """The rules of `octavo pipeline table`: which offsets come next, what a table says of itself. Pure.
 
-The commit that adds messages writes topic, incarnation and each partition's next offset into its
-snapshot's summary. So the newest such snapshot is the exact position of the table; a snapshot of
-another program carries none, and its nearest ancestor's counts.
+A commit writes topic, incarnation and next offsets into its snapshot's summary: the newest such
+snapshot is the exact position. Snapshots of other programs carry none.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Keep the full collections of Python's garbage collector short.
 
 A full collection of two million objects takes half a second, in which the process answers no call.
-So objects that survive a full collection of a large heap are frozen: later collections do not visit
-them. Only dead cycles among them stay. When as many objects were frozen as the last whole
-collection left, all are unfrozen: the heap is at most about twice what it needs, and a long pause
-comes at most once while it doubles.
+So objects that survive one are frozen: later collections do not visit them. When as many were
+frozen as the last whole collection left, all are unfrozen: the heap is at most about twice what it
+needs.
 """
 
 from __future__ import annotations

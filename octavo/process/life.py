@@ -1,9 +1,8 @@
 """The life of a process: uvloop, signals, readiness, its supervisor, exit codes.
 
-A supervisor and its process share a socket pair. The process sends one JSON line, `{"event":
-"ready", …}` or `{"event": "failed", "reason": …}`, with `lost_session` if a new start may succeed.
-End of file, or the kernel's SIGTERM, means that the supervisor is gone: the process stops. A
-process whose loop hangs is killed by `loop_watch` or `outside_watch`.
+On a socket pair, the process sends its supervisor one JSON line, `{"event": "ready", …}` or
+`{"event": "failed", "reason": …}`, with `lost_session` if a new start may succeed. End of file, or
+the kernel's SIGTERM, means that the supervisor is gone: the process stops.
 
 Exit codes: 0 stopped as asked, 1 could not start or failed while serving, 2 stop took too long.
 """

@@ -1,9 +1,7 @@
 """End a process whose event loop hangs, so that other processes take over its partitions.
 
-kazoo's own threads would keep its ZooKeeper session alive for ever. So a thread asks the loop for a
-sign of life once a second; after `STANDS_STILL_S` without one it logs the loop's stack and ends the
-process. It counts its own turns, not the clock, so that SIGSTOP or a sleep of the machine does not
-look like a hanging loop.
+kazoo's own threads would keep its session alive for ever. So a thread asks the loop for a sign of
+life once a second. It counts its own turns, not the clock: SIGSTOP is no hanging loop.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """A small process that kills its parent when the parent's event loop hangs.
 
-The thread of `loop_watch` does not run while a C library holds the interpreter's lock. This process
-is forked before the loop exists, and gets a byte a second from the loop. It counts its own turns
-without a byte, except while the parent is stopped (SIGSTOP) or traced. After `turns_max` it sends
-SIGABRT, so that the parent's fault handler writes all stacks, and then SIGKILL. It ends with its
-parent.
+`loop_watch` does not run while a C library holds the interpreter's lock. This process gets a byte a
+second from the loop, and counts its own turns without one, except while the parent is stopped
+(SIGSTOP) or traced. After `turns_max` it sends SIGABRT, so that all stacks are written, and then
+SIGKILL.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Fork the processes that read and check schemas: `python -m octavo.process.schema_server FD`.
 
-The server loads the libraries once, and forks a worker for each socket that the broker sends over
-the control socket FD. A worker answers one question at a time, each with a bound of processor time
-(the kernel's timer kills the worker) and of memory (RLIMIT_AS). The server parses no schema, so it
-always answers. The kernel kills the server with its broker, and the workers with the server.
+The server loads the libraries once, and forks a worker for each socket that the broker sends. Each
+question has a bound of processor time (the kernel's timer kills the worker) and memory (RLIMIT_AS).
+The server parses no schema, so it always answers. All end with the broker.
 
 Control packets from the broker: `F<name>` with a descriptor (fork), `K<name>` (kill); to it: `R`
 (ready), `D<name> <signal>` (a worker has ended). A message on a worker's socket: length (four

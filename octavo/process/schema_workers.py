@@ -1,8 +1,7 @@
 """Read and check schemas in worker processes: one for messages, one for registrations.
 
-A server process (`schema_server`), started at the first question, forks the workers. A question
-that exceeds its processor time or memory kills its worker and is answered with `TooCostly`, and its
-subject or caller is paused. If a worker ends for another reason, or does not answer, the question
+A question that exceeds its processor time or memory kills its worker and is answered with
+`TooCostly`; its subject or caller is paused. If a worker ends for another reason, the question
 fails with `SchemaCheckUnavailable`. The queue is bounded; subjects and callers take turns.
 """
 

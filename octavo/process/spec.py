@@ -1,7 +1,6 @@
 """The spec of a process: a JSON file with all its settings.
 
-The supervisor (or `octavo bookie`) resolves the settings and writes it, so that the process does
-not load the settings machinery. It stays in the data folder, for people to read.
+The process reads it instead of loading the settings machinery. It stays in the data folder.
 """
 
 from __future__ import annotations

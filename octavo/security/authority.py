@@ -1,8 +1,8 @@
 """Keep the cluster's policy in the memory of a process.
 
 While the metadata store is away, the policy read last stays in force. If the policy of a secured
-cluster cannot be decoded or disappears, only the cluster's own processes may do anything. A stream
-that outlives a call must ask again whenever `generation` has changed.
+cluster is damaged or disappears, only the cluster's own processes may do anything. Streams ask
+again when `generation` has changed.
 """
 
 from __future__ import annotations

@@ -4,9 +4,8 @@
     reader  for a principal that may consume a topic: allows reading the topic's entries
 
 A node token lives a minute and names one bookie, so that an impostor cannot use it at another. A
-reader token names the topic's ledgers, and ranges of those that were truncated or that another
-topic shares. The bookie also asks its policy whether the principal may still consume the topic, and
-ends the token when it hears that its user, certificate or API key was revoked (`Standing`).
+reader token names the topic's ledgers, or ranges of them. The bookie ends it when the principal may
+no longer consume the topic, or its proof was revoked (`Standing`).
 """
 
 from __future__ import annotations

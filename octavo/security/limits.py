@@ -9,13 +9,9 @@
     groups                             consumer groups at one broker
     topics, subscriptions              of a namespace
 
-A bucket holds `BURST_S` worth of tokens. A larger request waits until the bucket is full, then
-leaves a debt; so does an amount known only afterwards, such as an answer's size. Later calls wait
-until it is paid. A debt is at most `DEBT_S_MAX` worth of tokens, which bounds that wait; an answer
-that costs more exceeds the rate.
-
-Each broker counts for itself, as in Kafka: a principal that calls three brokers gets three times
-its rate. The counts end with the process.
+A bucket holds `BURST_S` worth of tokens. A larger request waits until it is full, then leaves a
+debt; so does an amount known only afterwards. Later calls wait until the debt, at most `DEBT_S_MAX`
+worth of tokens, is paid. Each broker counts for itself, as in Kafka.
 """
 
 from __future__ import annotations

@@ -3,9 +3,8 @@
     /octavo/security/quotas    quotas of user:alice, user:*, anonymous, namespace:payments,
                                namespace:*
 
-`user:*` and `namespace:*` fill in what a subject's own quota leaves unset. In a cluster that is not
-secured, every caller is `anonymous`. While the record cannot be read, the last quotas stay in
-force. `limits` applies them.
+`user:*` and `namespace:*` fill in what a subject's own quota leaves unset. While the record cannot
+be read, the last quotas stay in force.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """A child process of a standalone cluster: start it, wait until it is ready, end it.
 
-Its output goes to its log, so that the last words of an interpreter are there too. It has its own
-session: Ctrl-C reaches only the supervisor, which stops the children in order.
+It has its own session: Ctrl-C reaches only the supervisor, which stops the children in order.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The supervisor of a standalone cluster: start its processes, watch them, restart them.
 
-A member that dies is restarted after growing pauses. `stop` ends brokers first, so that they can
-close their partitions. A lock file, which the kernel frees, keeps a second supervisor away. If the
-supervisor crashes, its children stop, and the next start recovers.
+`stop` ends brokers first, so that they can close their partitions. A lock file, which the kernel
+frees, keeps a second supervisor away. If the supervisor crashes, its children stop.
 """
 
 from __future__ import annotations

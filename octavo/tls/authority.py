@@ -4,8 +4,7 @@
     folder/NAME.pem, NAME.key    a certificate with its names and addresses, signed by this CA
     folder/ca.crl                revoked certificates, if there are any
 
-Files have mode 0600 and, except ca.crl, are never overwritten. The CA's key is in the same folder:
-not good enough for data that must be kept safe.
+Files have mode 0600. The CA's key is in the same folder: not for data that must be kept safe.
 """
 
 from __future__ import annotations

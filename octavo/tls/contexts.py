@@ -1,7 +1,6 @@
 """Make every `ssl.SSLContext` from `TlsConfig`, and again when the files change.
 
-New connections use the new files, existing connections keep theirs. If the files cannot be used
-(half written, another certificate's key, an expired revocation list), the old contexts stay in use.
+If the files cannot be used (half written, another certificate's key), the old contexts stay in use.
 """
 
 from __future__ import annotations

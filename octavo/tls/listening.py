@@ -1,9 +1,8 @@
 """A port that speaks TLS, and explains itself to clients that do not.
 
 TLS begins with byte 22, which no HTTP request and no BookKeeper frame does. So the port can tell a
-plain client what to do, accept it during a migration (`plain_allowed`), or wait for its START_TLS.
-Handshakes are done here, to log a failure with peer and reason. A client that sends nothing is
-disconnected in time; at the bound of handshakes, a new one replaces the oldest.
+plain client what to do, accept it during a migration (`plain_allowed`), or wait for START_TLS. A
+client that sends nothing is disconnected; at their bound, a new handshake replaces the oldest.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Decide who a caller is, by what it shows.
 
-A header `Authorization` comes first: if it is wrong, the call fails even with a good certificate.
-Without header and certificate, the caller is anonymous. Every proof is checked against the user's
-record: a disabled user is refused. A verified proof is cached for at most `VERIFIED_S`, and dropped
-when the user, the keys or the revocations change; `generation` then tells open streams and
-connections to check again.
+A wrong header `Authorization` fails the call even with a good certificate. Without both, the caller
+is anonymous. A verified proof is cached for at most `VERIFIED_S`, and dropped when the user, the
+keys or the revocations change; `generation` then tells open streams to check again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """After failed logins a caller waits before the next try, longer each time. Pure.
 
-Failures are counted by address and user together, so that failures from another address do not lock
-a user out. After failures for `USERS_OF_ADDRESS_MAX` users, all other users of an address share one
-pause. When memory is full, the oldest entry goes.
+Failures are counted by address and user together, so that another address cannot lock a user out.
+After failures for `USERS_OF_ADDRESS_MAX` users, an address's other users share one pause.
 """
 
 from __future__ import annotations

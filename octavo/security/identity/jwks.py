@@ -1,7 +1,7 @@
 """Fetch the public keys of an issuer from its JWKS address (OIDC).
 
-They are fetched every `refresh_s`, and when a token names an unknown key, but then at least
-`retry_s` apart. While the issuer is away, the last keys stay in use.
+Every `refresh_s`, and for a token with an unknown key, but then at least `retry_s` apart. While the
+issuer is away, the last keys stay in use.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Check passwords on a few threads: each check takes milliseconds of a core.
 
-The number that runs or waits is bounded, and one address may have an eighth of the waiting checks,
-so that a flood of logins neither blocks the event loop nor keeps other addresses out.
+Waiting checks are bounded, and an address may have an eighth of them: a flood of logins keeps no
+other address out.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Parse a JSON Web Token and check its claims. Verifies no signature. Pure.
 
-A token is untrusted: its length is bounded, and duplicate keys are refused, as two parsers might
-believe different values. Keys or key addresses in the header (`jku`, `x5u`, `jwk`, `x5c`) are
-ignored. RFC 7519, RFC 8725.
+Its length is bounded; duplicate keys are refused, as two parsers might believe different values.
+Keys in the header (`jku`, `x5u`, `jwk`, `x5c`) are ignored. RFC 7519, RFC 8725.
 """
 
 from __future__ import annotations

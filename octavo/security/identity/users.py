@@ -3,10 +3,9 @@
     /octavo/security/users/NAME      scram_256, scram_512, groups, disabled, not_before_s, deleted
     /octavo/security/user_changes    count, recent: the users that were changed last
 
-Tokens and certificates prove names without a record here. A user with a record can be disabled,
-whatever it shows, and its tokens issued before a moment can be revoked. A change is announced in
-`user_changes` before and after it is made, and the users announced last are read again every
-`REREAD_S`: so a change is seen even if the process that made it crashes before the second
+Tokens and certificates need no record here; a record can disable a user and revoke its tokens. A
+change is announced in `user_changes` before and after it is made, and the users announced last are
+read again every `REREAD_S`: so it is seen even if its process crashes before the second
 announcement. While the store is away, the users stay as last read.
 """
 

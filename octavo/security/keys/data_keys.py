@@ -1,8 +1,7 @@
 """Unwrapped data keys in the memory of a process.
 
-The source confirms a key in use every `recheck_s`. Reads wait for that: with a deleted key, or
-without an answer, nothing is opened. Writers do not wait: they fail once the check, in the
-background, misses the key; entries sealed until then are unreadable anyway.
+The source confirms a key in use every `recheck_s`. Reads wait for that. Writers do not: they fail
+once the check misses the key; entries sealed until then are unreadable anyway.
 """
 
 from __future__ import annotations
