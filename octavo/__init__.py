@@ -72,7 +72,7 @@ _ERRORS = "octavo.client.errors"
 
 
 def __getattr__(name: str) -> object:
-    """Load a name of `__all__` at its first use (PEP 562)."""
+    """PEP 562."""
     if name not in __all__:
         raise AttributeError(f"module 'octavo' has no attribute {name!r}")
     found: object = getattr(importlib.import_module(_HOMES.get(name, _ERRORS)), name)
@@ -81,5 +81,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """List also the names that are not loaded yet."""
+    """Also the names that are not loaded yet."""
     return sorted({*globals(), *__all__})

@@ -14,6 +14,5 @@ MISSING = (
 
 
 def require_assertions() -> None:
-    """Exit with `MISSING` if Python runs without assertions."""
     if not __debug__:
         sys.exit(MISSING)

@@ -17,7 +17,6 @@ TLS_PREFIX = "OCTAVO_TLS_"
 TOKEN = "OCTAVO_TOKEN"
 """The token for brokers and for admin ports of bookies."""
 TOKEN_FILE = "OCTAVO_TOKEN_FILE"
-"""A file with the token, read at each use."""
 
 
 class TokenUnusable(OctavoError):
@@ -25,7 +24,6 @@ class TokenUnusable(OctavoError):
 
 
 def credentials_file() -> str:
-    """Return an absolute path, or empty."""
     found = os.environ.get(VARIABLE, "")
     return os.path.abspath(found) if found else ""
 
@@ -43,7 +41,6 @@ def bearer() -> dict[str, str]:
 
 
 def shown(token: str) -> dict[str, str]:
-    """Return the header with `token`; no header if it is empty. Raises `TokenUnusable`."""
     token = token.strip()
     if not (token.isascii() and token.isprintable()) or " " in token:
         raise TokenUnusable("the token is malformed: it must be printable ASCII without spaces")

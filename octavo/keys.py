@@ -24,7 +24,6 @@ VARIABLES = "OCTAVO_KEYS_"
 
 
 def data_keys_of(config: KeysConfig) -> DataKeys | None:
-    """Return the keys of a process, or None without a key setting. Raises `InvalidKeys`."""
     source = key_source(config)
     if source is None:
         return None
@@ -128,7 +127,6 @@ def _told(what: str) -> Iterator[None]:
 
 
 def _made(setting: str) -> KeyService:
-    """Call `module:factory` and check its result. Raises `InvalidKeys`."""
     module, _, factory = setting.partition(":")
     try:
         made: KeyService = getattr(importlib.import_module(module), factory)()

@@ -58,7 +58,6 @@ _WORDS: dict[str, tuple[str, Callable[[Fields], str]]] = {
 
 
 def in_words(event: str, fields: Fields) -> tuple[str, str] | None:
-    """Return style and sentence of an event, or None for an event without words."""
     known = _WORDS.get(event)
     if known is None:
         return None
@@ -112,7 +111,6 @@ _STEPS: dict[str, Callable[[Fields], str]] = {
 
 
 def recovery_step_in_words(found: Fields) -> str:
-    """Describe a `recovery_step`: `step 3: fence bookie-1: …`."""
     say = _STEPS.get(str(found.get("what")))
     return f"step {found.get('step')}: " + (say(found) if say else str(dict(found)))
 

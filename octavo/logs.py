@@ -71,7 +71,6 @@ def configure_logging(
 
 
 def _limited() -> structlog.types.Processor:
-    """Drop repeated lines and log how many."""
     limit = LogLimit(monotonic)
 
     def drop(_logger: Any, _method: str, event: EventDict) -> EventDict:

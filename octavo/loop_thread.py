@@ -30,7 +30,6 @@ R = TypeVar("R")
 CLOSE_TIMEOUT_S = 10.0
 """`stop` waits this long for the thread, and a program's end for clients that are still open."""
 END_TASKS_S = 2.0
-"""Time that cancelled tasks get to end."""
 GivenUp = asyncio.Future[None]
 """Is cancelled when the time for closing is over."""
 _CLOSED = "this client is closed: make a new one"
@@ -49,7 +48,6 @@ class _Life:
     ) -> None:
         self.loop = asyncio.new_event_loop()
         self.refusal = ""
-        """Why calls are refused; empty while they are taken."""
         self._process = os.getpid()
         self._close = close
         self._tell_forked = forked
@@ -60,7 +58,6 @@ class _Life:
         self.thread.start()
 
     def stop(self) -> None:
-        """Stop the loop at once; its running calls are cancelled."""
         self.refusal = self.refusal or _CLOSED
         self._soon(self.loop.stop)
 
@@ -71,7 +68,6 @@ class _Life:
             self._soon(self._begin_to_end)
 
     def give_up(self) -> None:
-        """Tell `close` that its time is over."""
         self._soon(self._given_up.cancel)
 
     def forked(self) -> None:
@@ -158,12 +154,10 @@ class LoopThread:
         return bool(self._life.refusal)
 
     def check(self) -> None:
-        """Raise `InvalidCall` if calls are refused."""
         if self._life.refusal:
             raise InvalidCall(self._life.refusal)
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run on the loop and wait."""
         if self._is_here:
             coroutine.close()
             raise InvalidCall(
@@ -237,8 +231,6 @@ class LoopThread:
 
 
 class OnLoopThread(OfThisProcess, Generic[T]):
-    """Calls `inner`, which lives on the loop's thread, from any other thread."""
-
     def __init__(self, inner: T, thread: LoopThread) -> None:
         self._inner = inner
         self._thread = thread
@@ -282,7 +274,6 @@ async def _end_tasks() -> None:
 
 
 _ended_with = 0
-"""The process for which `_end_all` is registered."""
 
 
 def _end_with_this_process() -> None:

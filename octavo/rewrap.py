@@ -28,8 +28,6 @@ class Use(NamedTuple):
 
 
 class Rewrapped(NamedTuple):
-    """Counts of data keys, in ledgers and offloaded copies."""
-
     changed: int
     unchanged: int
 
@@ -56,7 +54,6 @@ async def uses(store: MetadataStore) -> AsyncIterator[Use]:
 
 
 async def needed(store: MetadataStore) -> Counter[tuple[str, str]]:
-    """Count the ledgers and copies that need a key, by namespace and key id."""
     found: Counter[tuple[str, str]] = Counter()
     async for use in uses(store):
         found[use.wrapped.namespace, use.wrapped.key_id] += 1

@@ -131,7 +131,6 @@ def chosen(
     file: Path | None = None,
     flags: Mapping[str, object] | None = None,
 ) -> dict[str, Any]:
-    """Return the fields of `kind` that a source sets, converted. Raises `SettingsError`."""
     table = read_file(file)
     values = (
         table.get(section, {})

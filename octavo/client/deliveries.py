@@ -24,7 +24,6 @@ from octavo.client.types import Delivery, amount, whole_number
 from octavo.protocol.ack_ids import each
 
 WAIT_S_MAX = 60.0
-"""The longest time for which a broker holds a call."""
 CLOSE_S = 10.0
 """How long closing tries to send the last acks."""
 AHEAD_CLOSE_S = 1.0
@@ -49,8 +48,6 @@ class Consumer(Protocol):
 
 
 class DeliveryLoop:
-    """Call `hand` until it returns None, then `close`; or `close` earlier."""
-
     def __init__(self, consumer: Consumer, lease_s: float, *, auto_ack: bool, batch: int) -> None:
         whole_number(batch, "batch", 1)
         self._consumer = consumer

@@ -56,8 +56,7 @@ class Encoding(Protocol):
 
     def item(
         self, key: bytes | None, value: Value, headers: Headers, timestamp_ms: int
-    ) -> tuple[Record | bytes, int]:
-        """Return the encoded message and its approximate bytes. Raises `MessageTooLong`."""
+    ) -> tuple[Record | bytes, int]: ...
 
     def body(self, items: Sequence[Record | bytes], who: Identity) -> Body: ...
 
@@ -86,8 +85,6 @@ class BatchEncoding:
 
 
 class NdjsonEncoding:
-    """A JSON object a line; the headers are `Producer-Id`, `Producer-Epoch`, `Producer-Seq`."""
-
     whole = False
 
     def item(

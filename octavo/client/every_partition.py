@@ -17,7 +17,6 @@ from octavo.client.types import Message, TopicName
 from octavo.protocol.numbers import whole
 
 LOOK_AGAIN_S = 30.0
-"""How often a follower of all partitions looks for new partitions."""
 Pages = AsyncGenerator[list[Message], None]
 
 
@@ -114,9 +113,9 @@ async def one_after_another(sources: Mapping[int, Pages]) -> Pages:
 async def all_at_once(
     sources: Mapping[int, Pages], more: Callable[[set[int]], Awaitable[Mapping[int, Pages]]]
 ) -> Pages:
-    """Yield pages of all partitions as they arrive, at most one of each partition in advance.
+    """Yield pages as they arrive, at most one of each partition in advance; raise the first error.
 
-    `more` is asked every `LOOK_AGAIN_S` for new partitions. Raises the first error.
+    `more` is asked every `LOOK_AGAIN_S` for new partitions.
     """
     ready: asyncio.Queue[tuple[list[Message], asyncio.Event] | BaseException] = asyncio.Queue()
     tasks: dict[asyncio.Task[None], int] = {}

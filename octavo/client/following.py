@@ -22,7 +22,6 @@ from octavo.protocol.leased import BEFORE_EACH, ENTRIES_HEADER, ENTRY
 AHEAD_FROM = 1_000
 """After a page of this many messages, the client fetches the next page at once."""
 WAIT_S = 20.0
-"""How long a call waits for more messages."""
 QUIET_S = 15.0
 """A broker ends a stream without messages after this time."""
 STREAM_AGAIN_S = 30.0

@@ -28,8 +28,6 @@ _PACE_KEPT = 0.9
 
 
 class Due(NamedTuple):
-    """Ack ids to ack, and ack ids to extend."""
-
     acks: list[str]
     extend: list[str]
 
@@ -69,11 +67,9 @@ class Handing:
         self._noticed = 0
         self._noticed_s = 0.0
         self._ahead: list[Delivery] = []
-        """Messages received while the body works through its hand."""
         self._done: list[str] = []
         self._done_since_s = 0.0
         self._leased_s = 0.0
-        """When the oldest lease began."""
         self._pace_s: float | None = None
 
     @property

@@ -22,7 +22,6 @@ import msgspec
 from octavo.client.errors import NotJson
 
 _DEPTH_MAX = 200
-"""How deep the walk goes; encoders give up not much deeper."""
 _PLACE_CHARACTERS_MAX = 160
 
 

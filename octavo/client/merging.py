@@ -21,10 +21,8 @@ class Source:
         self.loop = loop
         self.auto_ack = auto_ack
         self.leaving = False
-        """The body gets no more messages of this source."""
         self.in_hand = False
         self.free = asyncio.Event()
-        """Set when the body has finished the source's hand."""
         self.task: asyncio.Task[None] | None = None
 
 

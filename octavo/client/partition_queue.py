@@ -37,7 +37,6 @@ SEQUENCE_MODULUS = 2**31
 EPOCH_MAX = 2**15 - 1
 MESSAGES_PER_BATCH_MAX = 100_000
 MERGED_BYTES_MAX = 256 * 1024
-"""The size of batches that are merged to catch up."""
 
 
 class Batch:
@@ -50,13 +49,11 @@ class Batch:
         self.bytes = 0
         self.done = done
         self.merged: list[tuple[Batch, int]] = []
-        """Batches that are sent as part of this batch, each with the index of its first item."""
         self.turn: asyncio.Future[None] | None = None
         """Done when the batch may be sent again."""
         self.sequence = 0
         self.epoch = 0
         self.told = False
-        """Whether a receipt has raised its error to the caller."""
 
     def merge(self, other: Batch) -> None:
         self.merged.append((other, len(self.items)))
@@ -145,7 +142,6 @@ class PartitionQueue:
         self._sealed: deque[Batch] = deque()
         """Full batches that were not sent yet; they have no sequence."""
         self._window: deque[Batch] = deque()
-        """Batches that were sent and are not answered, in order."""
         self._width = options.window
         """How many batches of the window, from the first on, may be under way."""
         self._catching_up = False
@@ -229,7 +225,6 @@ class PartitionQueue:
         return self._loop.call_later(self._options.linger_ms / 1000, self._lingered)
 
     def _lingered(self) -> None:
-        """The linger time is over: send, or let the batch grow while the window is full."""
         self._timer = None
         if self._has_room:
             self.seal()
@@ -414,6 +409,5 @@ def _stored_already(batch: Batch, error: ApiError) -> int:
 
 
 def _seen(future: asyncio.Future[Stored]) -> None:
-    """Mark the error as seen, so that Python does not log it: `flush` raises it."""
     if not future.cancelled():
         future.exception()

@@ -128,7 +128,6 @@ class Receipt:
 
 
 RELEASE_S = 5.0
-"""How long a closing producer tries to give up its exclusive access."""
 
 
 def access_path(topic: TopicName, number: int) -> str:
@@ -191,7 +190,6 @@ class Producer(OfThisProcess):
         self.topic = topic
         self._transport = transport
         self.access = dict(access or {})
-        """The epoch of each partition to which this producer has exclusive access."""
         self.partitions = partitions
         self.options = options
         self._rng = rng
@@ -216,7 +214,6 @@ class Producer(OfThisProcess):
         self._untold: Batch | None = None
         """A batch that failed since the last flush, and whose error no receipt has raised."""
         self._all_told = False
-        """Whether receipts had already raised the error of the last flush."""
         self._replaced: TopicReplaced | None = None
         self._closed = False
 

@@ -14,7 +14,6 @@ TOPICS_AT_ONCE = 10_000
 class TopicList(NamedTuple):
     names: list[str]
     letters: frozenset[str]
-    """Names of dead-letter and retry topics; empty unless requested."""
 
 
 async def list_topics(

@@ -98,7 +98,6 @@ class Transport:
     ) -> None:
         given = _urls_of(urls)
         self._is_guess = all(isinstance(url, DefaultUrl) for url in given)
-        """Whether the address is only the default, and no broker has answered there yet."""
         self._urls = [_checked_url(url) for url in given if url.strip()]
         if not self._urls:
             raise InvalidCall("no broker URL given; for example http://127.0.0.1:8080")

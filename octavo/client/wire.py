@@ -24,7 +24,7 @@ class DefaultUrl(str):
 
 
 class NoAnswer(Exception):
-    """The cause is the transport's error."""
+    pass
 
 
 LOST = (NoAnswer, TimeoutError, OSError)
@@ -141,7 +141,6 @@ class HttpWire:
             raise NoAnswer(str(error)) from error
 
     async def close(self) -> None:
-        """Later calls, for example of a producer that was not closed, are refused."""
         self._closed = True
         if self._session is not None:
             await self._session.close()

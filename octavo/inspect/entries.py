@@ -28,7 +28,6 @@ _SHOWN_BYTES = 32
 
 class StoredEntry(NamedTuple):
     offset: int
-    """The frame's offset in the file."""
     frame_bytes: int
     flags: int
     key: bytes
@@ -37,7 +36,6 @@ class StoredEntry(NamedTuple):
     lac: int
     length: int
     entry: memoryview
-    """Header, digest and payload."""
 
 
 class StoredMeta(NamedTuple):
@@ -58,7 +56,6 @@ class Broken(NamedTuple):
 
 
 def records_in(body: bytes, base: int) -> Iterator[StoredEntry | StoredMeta | Broken]:
-    """Return the records of a body that begins at byte `base` of its file."""
     view, position, end = memoryview(body), 0, len(body)
     while position < end:
         left = end - position
@@ -169,7 +166,6 @@ def meta_line(found: StoredMeta) -> Line:
 
 
 def _batch(payload: memoryview) -> tuple[dict[str, object], str] | None:
-    """Return a record batch's header for JSON and as text; None if it is not a batch."""
     try:
         head = check_batch(payload, gaps=True)
     except InvalidBatch:

@@ -26,8 +26,6 @@ _FOLDERS_MAX = 1000
 
 
 class NoBookieHere(OctavoError):
-    """A path leads to no bookie, or to several."""
-
     name = "no-bookie-here"
 
 
@@ -36,7 +34,6 @@ class BookieFolders:
     cookie: Cookie | None = None
     journals: list[str] = field(default_factory=list)
     ledgers: list[str] = field(default_factory=list)
-    """The first folder holds the index and the ledger state."""
     missing: list[str] = field(default_factory=list)
     """Folders that the cookie names, but that do not exist."""
 
@@ -46,7 +43,6 @@ class BookieFolders:
 
     @property
     def bytes(self) -> int:
-        """The size of all files in all folders, without the index."""
         found = (entry for folder in self.all for entry in os.scandir(folder))
         return sum(entry.stat().st_size for entry in found if entry.is_file())
 
@@ -68,7 +64,6 @@ class BookieFolders:
 
 
 def find_folders(disk: Disk, paths: Sequence[str]) -> BookieFolders:
-    """Find the bookie at `paths`: data folders, or folders above them. Raises `NoBookieHere`."""
     candidates: dict[str, Cookie | None] = {}
     for path in paths:
         if not os.path.isdir(path):
@@ -151,6 +146,5 @@ def _sorted(
 
 
 def _is_first(disk: Disk, path: str) -> bool:
-    """Whether a ledger folder holds index and ledger state, as a bookie's first folder does."""
     names = disk.list_directory(path)
     return INDEX_FOLDER in names or any(state_id_of(name) is not None for name in names)

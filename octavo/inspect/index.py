@@ -45,15 +45,11 @@ class Stored(NamedTuple):
 
 
 class Unknown(NamedTuple):
-    """A key or value that is not in the index's format."""
-
     key: bytes
     value: bytes
 
 
 class IndexReader:
-    """Raises `BookieIOError`."""
-
     def __init__(self, path: str) -> None:
         self.path = path
         if not os.path.exists(f"{path}/CURRENT"):
@@ -78,7 +74,6 @@ class IndexReader:
                 database.close()
 
     def records(self, ledger_id: int | None = None) -> Iterator[Covered | Stored | Unknown]:
-        """Yield all records, or only a ledger's, in order of ledger and first entry."""
         with ExitStack() as opened:
             for attempt in range(1, _ATTEMPTS + 1):
                 try:
@@ -124,7 +119,6 @@ def decode(key: bytes, value: bytes) -> Covered | Stored | Unknown:
 
 
 def walk_index(reader: IndexReader, wish: Wish) -> Iterator[Line]:
-    """Return a line for each record; damage where two overlap or a record is invalid."""
     before: Stored | None = None
     try:
         for found in reader.records(wish.ledger):

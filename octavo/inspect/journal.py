@@ -97,7 +97,6 @@ def _blocks(file: File, wish: Wish, file_id: int, newer: bool, marked: int) -> I
 
 
 def _harmless(line: Line, marked: int) -> Line:
-    """Return the line, without its damage if the place is before the mark."""
     if not line.damage or line.offset + line.length > marked:
         return line
     line.kind, line.damage = "stale", []
@@ -151,7 +150,6 @@ def _verify(entries: list[StoredEntry], wish: Wish, path: str, line: Line) -> No
 
 
 def _runs(entries: list[StoredEntry]) -> list[list[int]]:
-    """Return `[ledger, first, last]` for consecutive entries."""
     runs: list[list[int]] = []
     for one in entries:
         if runs and runs[-1][0] == one.ledger_id and runs[-1][2] + 1 == one.entry_id:
@@ -201,8 +199,6 @@ class _LaterBlocks:
 
 
 class _BadPlace:
-    """Bytes at `offset` that are not a good block, and what follows them."""
-
     def __init__(
         self,
         file: File,
@@ -248,7 +244,6 @@ class _BadPlace:
         return line
 
     def _lost(self, wish: Wish, length: int) -> list[Damage]:
-        """Return a finding for every ledger that can still be recognised in the bad block."""
         path, offset = self._file.path, self._offset
         found: list[StoredEntry] = []
         if self._block is not None:

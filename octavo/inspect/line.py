@@ -21,9 +21,7 @@ class Wish:
     first: int = 0
     last: int | None = None
     entries: bool = False
-    """Show a line for every entry, with the beginning of its payload."""
     verify: bool = False
-    """Check bodies and digests, not only headers."""
     digest: DigestType | None = None
     """The digest type of the ledgers; None: guess from the bytes."""
     password: bytes = b""
@@ -47,11 +45,9 @@ class Line:
     fields: dict[str, Any] = field(default_factory=dict)
     """For `--json`; `ledger`, `first`, `last` have columns of their own in the table."""
     note: str = ""
-    """Text for people."""
     damage: list[Damage] = field(default_factory=list)
     """Acknowledged data may be lost here."""
     depth: int = 0
-    """1 for a line that is part of the line before."""
 
     def as_json(self, path: str) -> dict[str, Any]:
         found: dict[str, Any] = {

@@ -20,7 +20,6 @@ class LedgerSize:
     stored_bytes: int = 0
     """Bytes of frames in all entry logs, including copies that newer copies replaced."""
     logs: int = 0
-    """The number of entry logs that hold a part of it."""
     entries: int = 0
     """In the index; entries only in the journal are not counted yet."""
     live_bytes: int = 0

@@ -35,7 +35,6 @@ _SCAN_BYTES = 4 * 1024 * 1024
 
 
 def read_cookie(file: File) -> Cookie | str:
-    """Return the cookie in a VERSION file, or the error text."""
     try:
         return decode_cookie(file.pread(_SMALL_BYTES_MAX, 0))
     except BadRecord as error:

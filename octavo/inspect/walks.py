@@ -53,7 +53,6 @@ class Walk:
     path: str
     bytes: int
     lines: Callable[[], Iterator[Line]]
-    """Opens the file, and closes it at the end."""
 
 
 class NothingToInspect(OctavoError):
@@ -109,7 +108,6 @@ def _of_kind(kind: str, path: str) -> str:
 
 
 def _files(disk: Disk, kind: str, folders: BookieFolders, path: str) -> list[str]:
-    """Return the files in `path` if it is a folder of the bookie, else in all."""
     where = [path] if path in folders.all else folders.all
     found = [
         f"{folder}/{name}"

@@ -36,7 +36,6 @@ from octavo.spark.cluster import Cluster, connected
 from octavo.spark.options import Selection
 
 _PART_ENTRIES = 2**62
-"""Larger than any ledger, so that a whole ledger is one part."""
 _PAUSE_S = 2.0
 _YOUNG_MS = 10 * 60_000
 """A ledger is created before its partition's record names it: an unnamed young one is normal."""
@@ -201,9 +200,6 @@ async def _ledger(cluster: Cluster, metadata: LedgerMetadata, last: int) -> tupl
 async def _ask(
     cluster: Cluster, metadata: LedgerMetadata, bookie: str, wanted: list[Entries]
 ) -> tuple[list[Entries] | None, str]:
-    """Return the entries that the bookie holds (Apache's: of `wanted`), or None and why it is
-    unknown.
-    """
     try:
         if cluster.ledgers.bookies.get(bookie).is_foreign:
             copying = Copying(cluster.ledgers, metadata, bookie)

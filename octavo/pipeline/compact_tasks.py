@@ -46,7 +46,6 @@ class Place:
     topic: str
     partition: int
     horizon: int
-    """The horizon of the previous view."""
     settings: TopicSettings
 
 
@@ -59,7 +58,6 @@ class Work:
     policy: CompactPolicy
     now_ms: int
     bytes_per_s: float | None
-    """The limit for a single task."""
 
 
 class Made(NamedTuple):

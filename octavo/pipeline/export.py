@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 RAW = "key,value,topic,partition,offset,timestamp,timestampType,headers"
 _PLACES = ("topic", "partition", "offset", "timestamp", "key")
-"""Exported next to the typed fields, with a leading underscore."""
 _IS_LARGE = "a large message: its body is not in a column"
 BATCH = "export_batch"
 _NOTE = "_export.json"
@@ -165,7 +164,6 @@ def _by_stream(
 
 
 def _write(typed: DataFrame, number: int, options: ExportOptions, tally: _Tally) -> None:
-    """Write a batch into its folders. If this fails half-way, the query repeats the batch."""
     typed = typed.persist()
     try:
         found = _counted(typed)
@@ -203,7 +201,6 @@ def _counted(typed: DataFrame) -> _Counts:
 
 
 def _typed(rows: DataFrame, schema: Mapping[str, Any] | None) -> DataFrame:
-    """Return the columns to export, and `_reason`: why the row is bad, or null."""
     from pyspark.sql import functions as f
 
     if schema is None:

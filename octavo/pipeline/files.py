@@ -50,7 +50,6 @@ def find_files(spark: SparkSession, path: str) -> list[File]:
 
 
 def missing(run: Run, paths: Iterable[str]) -> str | None:
-    """Return the first path that is certainly local and names no file; or None."""
     for path in paths:
         here = local(run, path)
         if here is not None and not _PATTERN.intersection(path) and not here.exists():

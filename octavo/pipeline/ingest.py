@@ -54,8 +54,6 @@ class Shape:
 
 @dataclass(frozen=True)
 class IngestOptions:
-    """`bulk_load`: a single name for all files."""
-
     paths: tuple[str, ...]
     topic: str
     shape: Shape

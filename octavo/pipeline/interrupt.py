@@ -55,7 +55,6 @@ class Signals:
         logging.disable(self._logging)
 
     def set(self) -> None:
-        """Also again, after another library has replaced the handlers."""
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
                 handler = signal.signal(number, _interrupt)

@@ -216,7 +216,6 @@ def _key(topic: str, partition: int) -> PartitionKey:
 
 
 async def begin(cluster: Cluster, job: Job, to: str, service: str) -> CopyTask:
-    """Do steps 1 and 2, and remove an earlier run's copy of this ledger."""
     namespace, topic, partition = job.name
     ledger_id = job.link.ledger_id
     metadata = await cluster.ledgers.metadata(ledger_id)

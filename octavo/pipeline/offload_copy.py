@@ -38,18 +38,14 @@ class CopyTask(NamedTuple):
     service: str
     bytes_per_s: float | None
     appended: Appended | None = None
-    """The ledger's append times, which the object's columns show."""
 
 
 class Copied(NamedTuple):
-    """A whole object, or `failed` with the reason."""
-
     task: CopyTask
     url: str
     written: Written | None
     failed: str | None = None
     encryption: str = ""
-    """See `OffloadRecord`."""
 
 
 def stem_of(ledger_id: int, uuid: str) -> str:

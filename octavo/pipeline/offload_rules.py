@@ -18,7 +18,6 @@ record.
 """
 
 PartitionKey = tuple[str, str, int]
-"""Namespace, topic, partition."""
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,6 @@ class Outcome:
     """The signal that ended the job early; 0: none."""
 
     def found(self, shown: Iterable[Finding], counts: Mapping[str, int] | None = None) -> None:
-        """Add findings. Give `counts` when more were found than are in `shown`."""
         every = list(shown)
         self.counts += Counter(one.kind for one in every) if counts is None else Counter(counts)
         for one in every:

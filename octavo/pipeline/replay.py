@@ -107,9 +107,6 @@ def _rows(run: Run, options: ReplayOptions, start: Offsets, end: Offsets) -> Dat
 
 
 async def _range(service: str, options: SourceOptions) -> tuple[Offsets, Offsets, int]:
-    """Return start and end offset of each partition, the same in a repeated job, and the number of
-    messages.
-    """
     async with connected(service) as cluster:
         views = await views_of(cluster, await cluster.partitions(options.selection))
         start, end = await range_of(cluster, views, options)

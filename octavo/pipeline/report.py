@@ -49,7 +49,6 @@ class Stored:
     retention_ms: int | None
     retention_bytes: int | None
     expired_ledgers: int
-    """Closed ledgers that retention may remove now, unless a subscription still needs them."""
     expired_bytes: int
 
 

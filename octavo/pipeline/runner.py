@@ -66,7 +66,6 @@ class Run:
         return found
 
     def carry_out(self, work: Callable[[Run], Outcome]) -> Outcome:
-        """Run the job; an interrupt becomes its outcome. Raises what `run_job` raises."""
         interrupted: Outcome | None = None
         try:
             with self._held:
@@ -108,7 +107,6 @@ def _translated(error: Exception) -> OctavoError:
 
 
 def cause_in(said: str) -> tuple[str, str]:
-    """Return name and text of the error: the last line of the innermost Python traceback."""
     inside = False
     found = None
     for line in said.splitlines():

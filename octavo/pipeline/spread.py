@@ -21,8 +21,6 @@ TASKS_PER_SLOT = 4
 
 
 class Part(NamedTuple):
-    """Entries `first` to `last` of a ledger."""
-
     ledger_id: int
     first: int
     last: int

@@ -56,9 +56,7 @@ from octavo.spark.splits import Piece, View, pieces
 from octavo.spark.stored import PieceReader
 
 _INFER_ROWS = 10_000
-"""Messages from which a schema is inferred."""
 _PAUSE_S, _PAUSE_S_MAX = 0.5, 30.0
-"""The first and the longest pause after failures in a row."""
 _TRIES_MAX = 5
 """Failures in a row after which a job without `--follow` ends."""
 
@@ -105,11 +103,11 @@ class _Tally:
 
 
 class _Widened(Exception):
-    """The schema has new fields now, so the range is read again."""
+    pass
 
 
 class _Suspended(Exception):
-    """The next commit has a value that does not fit, and is not made."""
+    pass
 
 
 def place_of(
@@ -232,7 +230,6 @@ class Follower:
         time.sleep(pause)
 
     def commit_next(self) -> bool:
-        """Bring the table one commit further; return whether more is waiting already."""
         self._step("load")
         exists = self._table.load()
         try:
@@ -331,7 +328,6 @@ class Follower:
     def _read(
         self, plan: Plan, columns: Columns
     ) -> tuple[list[pa.RecordBatch], Rows, dict[int, int]]:
-        """Read the ranges, up to the bound of bytes; return how far each partition was read."""
         parts = [one for given in plan.ranges for one in pieces(given.view, given.start, given.end)]
         with _without_collector():
             return self._rows_of(parts, plan, columns)

@@ -60,7 +60,6 @@ class Conflict(OctavoError):
 @dataclass(frozen=True)
 class Place:
     to: str
-    """The folder or the object store's URL of the data."""
     namespace: str
     name: str
     catalog: str | None = None
@@ -122,8 +121,6 @@ def only_follower(place: Place) -> Iterator[None]:
 
 
 class IcebergTable:
-    """A table, as of its last `load`."""
-
     def __init__(self, place: Place, follower: str, step: Step) -> None:
         self._place = place
         self._follower = follower

@@ -200,14 +200,10 @@ class Upkeep:
     """How a table is kept small. Times in milliseconds."""
 
     merge_files_min: int = 10
-    """This number of files of about the same size in one day is joined."""
     merge_bytes_max: int = 64 * 2**20
-    """Larger files stay as they are, and a joined file is not much larger."""
     merge_rows_max: int = 1_000_000
     keep_ms: int = 3_600_000
-    """Snapshots of at least this age are expired."""
     keep_min: int = 10
-    """The newest snapshots that stay."""
 
 
 _TIER = 8

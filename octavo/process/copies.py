@@ -70,11 +70,10 @@ class NodeCopies:
         return await self._storage.reads.held(ledger_id)
 
     async def fence(self, ledger_id: int, key: bytes) -> None:
-        """Refuse ordinary adds for ever; durable on return."""
+        """Durable on return."""
         await self._storage.control.fence(ledger_id, key)
 
     async def vouch(self, ledger_ids: Iterable[int]) -> None:
-        """Record that these ledgers are complete here."""
         await self._storage.limbo_file.vouch(ledger_ids)
 
     async def end_limbo(self) -> None:
@@ -82,7 +81,7 @@ class NodeCopies:
         await self._node.end_limbo()
 
     async def replace(self, key: bytes, entry: bytes) -> None:
-        """Replace the stored entry of the same id; durable on return."""
+        """Durable on return."""
         ledger_id, entry_id, _, _ = HEADER.unpack_from(entry)
         frame = add_prefix(key, len(entry), int(Flag.RECOVERY_ADD)) + entry
         offsets = range(0, len(frame), len(frame))
@@ -119,7 +118,6 @@ async def kept_copies(
     tls: Certificates | None = None,
     prove: Prove | None = None,
 ) -> AsyncIterator[CopyKeeper | None]:
-    """Keep the copies of a started node during the block; None if the setting is off."""
     config = node.config
     if not config.keep_copies:
         yield None

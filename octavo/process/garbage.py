@@ -16,26 +16,18 @@ FEW = 100_000
 
 
 class Collector(Protocol):
-    """The part of Python's module `gc` that is used here."""
-
     @property
-    def callbacks(self) -> list[Any]:
-        """Called with `start` or `stop`, and what is collected."""
+    def callbacks(self) -> list[Any]: ...
 
-    def collect(self) -> int:
-        """Collect everything that is not frozen."""
+    def collect(self) -> int: ...
 
-    def freeze(self) -> None:
-        """Leave all objects that exist now out of later collections."""
+    def freeze(self) -> None: ...
 
-    def unfreeze(self) -> None:
-        """Include frozen objects in collections again."""
+    def unfreeze(self) -> None: ...
 
-    def get_freeze_count(self) -> int:
-        """Count the frozen objects."""
+    def get_freeze_count(self) -> int: ...
 
-    def get_objects(self) -> list[Any]:
-        """List the objects that are not frozen."""
+    def get_objects(self) -> list[Any]: ...
 
 
 _PYTHONS = cast(Collector, gc)

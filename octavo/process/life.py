@@ -52,7 +52,6 @@ class Life:
             loop.add_reader(control.fileno(), self._on_control)
 
     def ready(self, **facts: Any) -> None:
-        """Tell the supervisor, if there is one, that the process serves; `facts` are sent too."""
         self.is_ready = True
         ShortCollections().begin()
         self._tell({"event": "ready", "pid": os.getpid(), **facts})
@@ -63,7 +62,6 @@ class Life:
             self._ended.set_result(None)
 
     def fail(self, error: BaseException) -> None:
-        """End the process with exit code 1, because it must not continue to serve."""
         if not self._ended.done():
             self._ended.set_exception(error)
 
@@ -74,11 +72,9 @@ class Life:
             self.fail(error)
 
     async def until_stopped(self) -> None:
-        """Return when asked to stop; raise what `fail` was given."""
         await asyncio.shield(self._ended)
 
     def failed(self, error: BaseException) -> None:
-        """Log the error and send it to the supervisor."""
         known = isinstance(error, OctavoError | OSError)
         reason = str(error) if known else f"{type(error).__name__}: {error}"
         lost_session = isinstance(error, SessionExpired)
@@ -122,7 +118,6 @@ def allow_open_files() -> None:
 
 
 def run_process(main: Main, spec: ProcessSpec, control_fd: int | None = None) -> int:
-    """Run `main` on uvloop until it is stopped; return the exit code."""
     allow_open_files()
     service = "bookie" if "bookie" in spec.sections else "broker"
     configure_logging(

@@ -57,7 +57,6 @@ class OutsideWatch:
         os.close(reading)
 
     def beat(self) -> None:
-        """Send a sign of life now and every turn; to be called on the running loop."""
         with contextlib.suppress(BlockingIOError):  # pipe full: the watching process hangs
             try:
                 os.write(self._writing, b".")

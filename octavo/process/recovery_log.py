@@ -37,7 +37,6 @@ class RecoveryLog:
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
         self._in_full: dict[int, float] = {}
-        """Ledgers whose recovery is logged step by step, and when it began."""
 
     def __call__(self, ledger_id: int, event: RecoveryEvent) -> None:
         is_shown = self._begin(ledger_id) if isinstance(event, MetadataSeen) else (

@@ -29,9 +29,7 @@ MEMORY_BYTES_MAX = 512 << 20
 """Address space of a worker, of which the interpreter and the libraries take 200 MB."""
 PACKET_BYTES_MAX = 64
 HEAD = struct.Struct(">II")
-"""The head of a question: bytes that follow, and its processor time in milliseconds."""
 LENGTH = struct.Struct(">I")
-"""The head of an answer: bytes that follow."""
 
 
 def work(connection: socket.socket) -> None:
@@ -55,7 +53,6 @@ def work(connection: socket.socket) -> None:
 
 
 def _read(connection: socket.socket, size: int) -> bytearray | None:
-    """Read `size` bytes; None if the broker has closed the socket."""
     found = bytearray(size)
     view = memoryview(found)
     while view:

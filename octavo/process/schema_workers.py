@@ -50,13 +50,11 @@ class Bounds:
     """After a question that costs too much, which doubles it."""
     pause_s_max: float = 30.0
     paused_max: int = 1_000
-    """Pauses that are remembered."""
 
 
 _PAUSES = "work on schemas of this subject, or for this caller, pauses for"
 _RECEIVE_BYTES = 1 << 16
 _TOLD_S = 5.0
-"""Time that the server gets to report how a worker ended."""
 
 
 class _Asked(NamedTuple):
@@ -79,7 +77,6 @@ _COSTLY: Mapping[int, str] = {
     signal.SIGSEGV: "memory",
     signal.SIGBUS: "memory",
 }
-"""The resource that a question exceeded, by the signal that ended its worker."""
 
 
 class SchemaWorkers:
@@ -255,7 +252,6 @@ class _Server:
         return process.pid if process is not None and process.returncode is None else 0
 
     async def fork(self, lane: str) -> _Worker:
-        """Fork a new worker. Raises `OSError`, `TimeoutError`, `EOFError`."""
         async with self._starting:
             if self._control is None:
                 await self._start()
@@ -301,7 +297,6 @@ class _Server:
         self._listening = loop.create_task(self._listen(ours))
 
     async def _listen(self, control: socket.socket) -> None:
-        """Note the ends of workers; the server's end is the end of all."""
         loop = asyncio.get_running_loop()
         try:
             while packet := await loop.sock_recv(control, PACKET_BYTES_MAX):
@@ -339,7 +334,6 @@ class _Worker:
         self._ended: asyncio.Future[int] = self._loop.create_future()
 
     def has_ended(self, number: int) -> None:
-        """Note its end by this signal; 0 for any other end."""
         if not self._ended.done():
             self._ended.set_result(number)
 
@@ -348,7 +342,6 @@ class _Worker:
         self._connection.close()
 
     async def ask(self, data: bytes, processor_ms: int, answer_s: float) -> bytes:
-        """Send a question and return the answer. Raises `_WorkerEnded`."""
         try:
             async with asyncio.timeout(answer_s):
                 await self._loop.sock_sendall(

@@ -45,12 +45,10 @@ class ProcessSpec:
         path.write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n")
 
     def config(self, kind: type[T], section: str) -> T:
-        """Raises the config's own error for a bad value."""
         return from_plain(kind, self.sections.get(section, {}))
 
 
 def read_spec(path: Path) -> ProcessSpec:
-    """Raises `InvalidSpec`."""
     try:
         return from_plain(ProcessSpec, json.loads(path.read_text()))
     except (OSError, ValueError, TypeError) as error:
@@ -58,7 +56,6 @@ def read_spec(path: Path) -> ProcessSpec:
 
 
 def to_plain(config: Any) -> dict[str, Any]:
-    """Raises `TypeError` if a field has no JSON form."""
     plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config)))
     return plain
 

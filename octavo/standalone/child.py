@@ -44,7 +44,6 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """0 if there is none."""
         return self._process.pid if self._process and self._process.returncode is None else 0
 
     @property
@@ -60,7 +59,6 @@ class Child:
 
     @property
     def command(self) -> list[str]:
-        """Without the arguments for the spec's path and the control socket."""
         return [sys.executable, "-m", f"octavo.process.{self.kind}"]
 
     @property
@@ -70,7 +68,6 @@ class Child:
         return {**kept, "PYTHONUNBUFFERED": "1", "MALLOC_ARENA_MAX": "2"}
 
     async def start(self) -> dict[str, Any]:
-        """Start and wait until ready; return its facts. Raises `ChildFailed`."""
         self._spec_path.parent.mkdir(parents=True, exist_ok=True)
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         self.spec.write(self._spec_path)
@@ -98,7 +95,6 @@ class Child:
         await self._process.wait()
 
     async def stop(self) -> None:
-        """SIGTERM, wait, and kill −9 if it does not end."""
         if not self.pid:
             return
         self.signal(signal.SIGTERM)

@@ -63,7 +63,6 @@ class ClusterFile:
         return [member.address for member in self.of_kind("broker") if member.address]
 
     def with_member(self, member: Member) -> ClusterFile:
-        """Add `member`, or replace the member of its name."""
         kept = {known.name: known for known in self.members}
         kept[member.name] = member
         return replace(self, members=tuple(kept.values()))
@@ -76,7 +75,6 @@ class ClusterFile:
 
 
 def read_cluster(folder: Path) -> ClusterFile:
-    """Raises `NoCluster`, which says what to do."""
     path = folder / FILE_NAME
     try:
         found = json.loads(path.read_text())

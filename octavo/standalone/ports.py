@@ -34,7 +34,6 @@ class PortInUse(OctavoError):
 
 
 def port_of(kind: str, number: int, port_base: int | None) -> int:
-    """Return the port of the `number`-th member (from 1) of a kind; 0 for any free port."""
     if port_base == FREE:
         return FREE
     first = FIRST_PORTS[kind] if port_base is None else port_base + STEPS[kind]
@@ -42,7 +41,6 @@ def port_of(kind: str, number: int, port_base: int | None) -> int:
 
 
 def check_ports(host: str, wanted: Mapping[str, int]) -> None:
-    """Raise `PortInUse`, with every port that is taken. `wanted`: each listener's port."""
     refused = [
         f"port {port} for {name} is not free: {reason}"
         for name, port in wanted.items()
@@ -101,7 +99,6 @@ def _outgoing() -> tuple[int, int]:
 
 
 def _holder_of(port: int) -> str:
-    """Return `name (pid N)` of the listener on `port`; empty on systems other than Linux."""
     inode = _listening_inode(port)
     if not inode:
         return ""

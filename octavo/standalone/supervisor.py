@@ -51,8 +51,6 @@ STEADY_S = 60.0
 
 
 class FolderUnusable(OctavoError):
-    """The data folder cannot be written, or another cluster uses it."""
-
     name = "folder-unusable"
     scope = Scope.PROCESS
 
@@ -95,8 +93,6 @@ def _write_private(path: Path, text: str) -> None:
 
 
 class Supervisor:
-    """`on_change` is called after every change of `cluster`."""
-
     def __init__(
         self,
         plan: Plan,
@@ -121,7 +117,6 @@ class Supervisor:
         )
 
     async def start(self) -> None:
-        """Start all members; if one fails, stop the others and raise its error."""
         self._take_folder()
         try:
             await self._until_orphans_gone()
@@ -138,7 +133,6 @@ class Supervisor:
         self._note(replace(self.cluster, ready=True))
 
     async def add_bookie(self) -> Member:
-        """Raises `ChildFailed`, `PortInUse`."""
         number = len(self.cluster.of_kind("bookie")) + 1
         ports.check_ports(self.plan.host, self._fixed_ports([("bookie", number)]))
         child = self._plan_child("bookie", number)
@@ -146,11 +140,9 @@ class Supervisor:
         return self._member(child.name)
 
     def hold(self, name: str) -> None:
-        """Do not restart `name` when it dies."""
         self._held.add(name)
 
     async def resume(self, name: str) -> None:
-        """Start a member that was held and has died."""
         self._held.discard(name)
         child = self._children[name]
         if not child.pid:
@@ -160,7 +152,6 @@ class Supervisor:
         self._children[name].signal(number)
 
     async def stop(self) -> None:
-        """Stop brokers, then bookies; kill processes that do not stop in time."""
         watchers = list(self._watchers.values())
         for watcher in watchers:
             watcher.cancel()
@@ -211,9 +202,6 @@ class Supervisor:
                 await asyncio.sleep(0.05)
 
     def _prepare_tls(self) -> None:
-        """Make certificates if the plan says so, and note the files for clients. Raises
-        `TlsError`.
-        """
         from octavo.tls.authority import Authority, own_names
         from octavo.tls.contexts import certificates_of
         from octavo.tls.settings import TlsConfig
@@ -331,7 +319,6 @@ class Supervisor:
         return child
 
     def _fixed_ports(self, members: Iterable[tuple[str, int]]) -> dict[str, int]:
-        """Return the plan's ports by their listener."""
         base = self.plan.port_base
         found: dict[str, int] = {}
         for kind, number in members:

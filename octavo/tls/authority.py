@@ -53,17 +53,15 @@ class Authority:
 
     @property
     def file(self) -> Path:
-        """The CA's certificate, for `tls.ca` or `--cacert`."""
         return self._folder / "ca.pem"
 
     @property
     def revoked_file(self) -> Path:
-        """The CA's revocation list, for `tls.crl`."""
         return self._folder / "ca.crl"
 
     @classmethod
     def opened(cls, folder: Path) -> tuple[Authority, bool]:
-        """Return the CA of a folder, and whether it was made just now. Raises `TlsError`."""
+        """Also return whether it was made just now. Raises `TlsError`."""
         certificate, key = folder / "ca.pem", folder / "ca.key"
         if certificate.exists() != key.exists():
             lost, there = (key, certificate) if certificate.exists() else (certificate, key)
@@ -75,7 +73,6 @@ class Authority:
         return cls(folder, *_make_ca(certificate, key)), True
 
     def issue(self, name: str, names: Sequence[str], *, days: int) -> Made:
-        """Make a certificate for servers and clients. Raises `TlsError`, also if it exists."""
         if not _NAME.fullmatch(name) or name == "ca":
             raise TlsError(
                 f"{name!r} cannot name a certificate's files: use letters, digits, - _ and ., "
@@ -154,7 +151,6 @@ class Authority:
 
 
 def own_names() -> list[str]:
-    """Return the names by which this machine reaches itself, and its host name."""
     found = ["localhost", "127.0.0.1", "::1"]
     host = socket.gethostname()
     if _DNS.fullmatch(host):

@@ -15,7 +15,6 @@ from octavo.tls.words import BROKE_OFF
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 ANSWER_BYTES_MAX = 1024
-"""The answer to START_TLS has about 20 bytes."""
 REFUSED = (
     "it does not support START_TLS: give the bookie certificates (tls.certificate), or connect "
     "without TLS"

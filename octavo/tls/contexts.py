@@ -31,8 +31,6 @@ _Seen = tuple[tuple[int, int, int] | None, ...]
 
 
 class Certificates:
-    """The current contexts of a process, which follow the files."""
-
     def __init__(self, config: TlsConfig) -> None:
         """Raises `TlsError`, which names the file and the problem."""
         self.config = config
@@ -46,7 +44,6 @@ class Certificates:
 
     @property
     def ends_at(self) -> datetime | None:
-        """When our own certificate expires; None without a certificate."""
         return self._ends_at
 
     def refresh(self) -> bool:
@@ -145,12 +142,10 @@ async def kept_fresh(certificates: Certificates | None) -> AsyncIterator[None]:
 
 
 def certificates_of(config: TlsConfig) -> Certificates | None:
-    """None without TLS settings. Raises `TlsError`."""
     return Certificates(config) if config.serves or config.connects else None
 
 
 def server_context(config: TlsConfig) -> ssl.SSLContext:
-    """Raises `TlsError`."""
     context = _context(ssl.PROTOCOL_TLS_SERVER, config.minimum_version)
     _load_chain(context, config.certificate, config.key)
     if config.mutual:
@@ -186,7 +181,6 @@ def client_context(
 
 
 def end_of(path: str) -> datetime:
-    """Return when the first certificate of a PEM file expires. Raises `TlsError`."""
     from cryptography import x509  # import late: it takes megabytes, and TLS is optional
 
     try:

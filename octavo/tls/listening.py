@@ -51,7 +51,6 @@ class TlsListener:
 
     @classmethod
     async def bind(cls, host: str, port: int, certificates: Certificates) -> TlsListener:
-        """Port 0: any free port. Raises `OSError`."""
         found = await asyncio.get_running_loop().getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
@@ -84,7 +83,6 @@ class TlsListener:
             self._accepting.append(asyncio.create_task(self._accept(sock), name="accept"))
 
     def close(self) -> None:
-        """Accept no more connections; abort handshakes."""
         for task in (*self._accepting, *self._shaking):
             task.cancel()
         if not self._accepting:
@@ -168,7 +166,6 @@ async def _close(sock: socket.socket) -> None:
 
 
 def plain_http(certificates: Certificates, http: Factory) -> TakePlain:
-    """Serve plain HTTP where that is allowed, otherwise refuse it."""
     factory = http if certificates.config.plain_allowed else RefusePlainHttp
 
     async def take(sock: socket.socket) -> None:
@@ -178,7 +175,6 @@ def plain_http(certificates: Certificates, http: Factory) -> TakePlain:
 
 
 async def first_byte(sock: socket.socket) -> bytes:
-    """Return the first byte without consuming it; empty at the end. Raises `OSError`."""
     loop = asyncio.get_running_loop()
     came: asyncio.Future[None] = loop.create_future()
 

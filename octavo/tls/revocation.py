@@ -21,12 +21,9 @@ _ONE = re.compile(rb"-----BEGIN X509 CRL-----.*?-----END X509 CRL-----", re.DOTA
 @dataclass(frozen=True, slots=True)
 class Revocations:
     ends_at: datetime | None
-    """When the first list ends; None if none does."""
     soon_at: datetime | None
-    """When to begin to warn."""
 
     def ends_soon(self, now: datetime) -> bool:
-        """Return whether a newer list is needed soon."""
         return self.soon_at is not None and now >= self.soon_at
 
     @classmethod

@@ -22,13 +22,10 @@ from octavo.tls.contexts import Certificates
 from octavo.tls.listening import tell_refused
 
 REQUEST_BYTES_MAX = 1024
-"""START_TLS has about 10 bytes."""
 RIGHT = "this port speaks TLS: begin with it, or ask for it by START_TLS"
 
 
 class StartTls:
-    """Handles plain connections of a port. `made` returns the protocol of a connection."""
-
     def __init__(
         self, certificates: Certificates, made: Callable[[], asyncio.BaseProtocol]
     ) -> None:
