@@ -53,8 +53,9 @@ def set_namespace(
     """Create a namespace, or change it. Its topics follow at once; their own settings stay.
 
     \b
-    Example:
+    Examples:
       octavo namespace create clicks --ttl 1d --backlog-size 10GB --backlog-policy evict
+      octavo namespace set payments --encrypted
     """
     if auto_create is not None:
         policies["auto_create"] = None if auto_create == "off" else _json(auto_create)
