@@ -1,7 +1,6 @@
 """B11: one of three bookies syncs slowly: the effect on publishers and on memory.
 
     python -m bench.b11_slow_bookie                        # 500 ms a sync, 1,000 messages/s
-    python -m bench.b11_slow_bookie --sync-s 2 --rate 500 --seconds 20
 
 In the second of three phases, the third bookie sleeps before each `fdatasync`. Two copies are
 enough for an ack, so publishers should not notice, and memory must stay bounded.

@@ -1,7 +1,6 @@
 """B12: a tenant publishes at ten times its quota: the effect on another tenant.
 
     python -m bench.b12_noisy                     # 200 messages/s allowed, 2,000 offered
-    python -m bench.b12_noisy --allowed 500 --times 10 --rate 500 --seconds 20 --rounds 3
 
 The quiet tenant sends messages of 100 B at a fixed rate; its latencies are measured. The noisy
 tenant sends `--times` its quota to the same broker and ignores refusals. Phases of a round: alone;

@@ -1,7 +1,6 @@
 """B13: a topic is compacted while it is written, and the effect on publishers.
 
     python -m bench.b13_compaction                                   # 1 M messages, 10,000 keys
-    python -m bench.b13_compaction --messages 10000000 --keys 100000
 
 A topic gets batches of 100 B messages with random keys, as fast as possible; another gets single
 messages at a steady rate, before and meanwhile. Then the program waits, at most ten minutes, for

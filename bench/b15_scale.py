@@ -57,7 +57,6 @@ GOALS = {
 }
 PARTS = tuple(GOALS)
 SETTLE_S = 5.0
-"""Wait this long after a load before idleness is measured."""
 PATIENCE_S = 600.0
 RETRY_S = 0.05
 READ_AGAIN = 200
@@ -68,7 +67,6 @@ HOLES_A_CALL = 1000
 PACED_BATCH = 100
 LATER = "12h"
 BOUND = "broker.{}_messages_max={}"
-"""The settings that bound leased and delayed messages."""
 
 
 class Watched:

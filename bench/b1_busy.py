@@ -1,7 +1,6 @@
 """B1 with a bookie's other work: the same adds, with and without work in the background.
 
     python -m bench.b1_busy                     # 5 rounds of each, 100 B and 1 KB: some minutes
-    python -m bench.b1_busy --rounds 1 --entries 200000
 
     quiet   only the adds: the write cache holds the whole round
     busy    write caches of 8 MiB, flushed again and again; entry logs of 16 MiB, compacted as half

@@ -1,7 +1,6 @@
 """B3c: the rates of a Python program with `octavo.Client`: produce, consume with acks, read.
 
     python -m bench.b3_client                     # 300,000 messages of 100 B, four partitions
-    python -m bench.b3_client --messages 100000 --rounds 3 --url http://127.0.0.1:8080
     python -m bench.b3_client --processes 2 --kinds produce           # does it scale?
 
 Each round has three client processes: one publishes with the README's loop and flushes, one

@@ -1,10 +1,8 @@
 """B3: publish over HTTP to a standalone cluster: 3 copies, fsync before every ack.
 
     python -m bench.b3_publish                       # record batches and NDJSON, three rounds each
-    python -m bench.b3_publish --modes batch --seconds 10 --connections 8
     python -m bench.b3_publish --modes batch --secure        # also with a secured cluster
     python -m bench.b3_publish --modes batch --passed-on     # also through the other broker
-    python -m bench.b3_publish --url http://127.0.0.1:8080   # a cluster that is already running
 
 Client processes keep `--connections` connections to the partitions' owners busy, each with one
 request in flight, which is made once and sent again and again.

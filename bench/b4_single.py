@@ -1,7 +1,6 @@
 """B4: single small publishes at a fixed rate: the latency of each, from when it was due.
 
     python -m bench.b4_single                            # 1,000, 2,000 and 4,000 a second
-    python -m bench.b4_single --rates 1000,5000 --seconds 20 --rounds 3
     python -m bench.b4_single --passed-on     # through the other broker, which forwards them
 
 Messages of 100 B are sent when they are due, whether earlier messages are answered or not. A
@@ -123,7 +122,6 @@ async def run(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def command(job: dict[str, Any]) -> list[str]:
-    """Make a command that prints the result of `run(job)`."""
     return [sys.executable, "-m", "bench.b4_single", "--job", json.dumps(job)]
 
 

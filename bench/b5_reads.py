@@ -1,7 +1,6 @@
 """B5: readers that catch up, and a tail reader, during writes; with one bookie, and with three.
 
     python -m bench.b5_reads                       # two rounds, 4 readers, 1 KB entries: ~2 min
-    python -m bench.b5_reads --rate 30000 --readers 2 --rounds 3
 
 A writer adds to a new ledger. A tail reader asks the first bookie for each acked entry. Catch-up
 readers, in another process, read old ledgers by batch reads of 1 MiB, after the page cache was

@@ -1,7 +1,6 @@
 """B6: a broker is killed: the time until each of its partitions answers again, step by step.
 
     python -m bench.b6_take_over                      # ten kills, a session of 2 s; needs Java
-    python -m bench.b6_take_over --rounds 3 --session-ms 4000
 
 Three brokers, four bookies and three ZooKeepers. A round kills (-9) the owner of partition 0, and
 lasts until all of its partitions have acked a message that was sent after the kill. The goal is the

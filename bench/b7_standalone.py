@@ -1,7 +1,6 @@
 """B7: `octavo standalone`: the time until it is ready, and its memory idle and after a load.
 
     python -m bench.b7_standalone                   # five starts, a load of 10 s after the last
-    python -m bench.b7_standalone --starts 3 --seconds 5
 
 A start counts from the process's start to its ready line. Memory is that of all processes together:
 resident (counts shared pages several times), and proportional (`PSS`).

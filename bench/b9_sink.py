@@ -1,7 +1,6 @@
 """B9, the sink: writes rows to a topic by Spark in local mode, and times small micro-batches.
 
     python -m bench.b9_sink                  # 1,000,000 rows of 100 B, three rounds, local[2]
-    python -m bench.b9_sink --rows 500000 --rounds 5 --partitions 8
 
 The cluster shares the machine with Spark. A round is a batch write, from the call to the commit's
 answer. Then a stream copies few messages from topic to topic, by ledgers and by the producer; Spark

@@ -41,9 +41,7 @@ from octavo.protocol.frames import Flag, add_prefix, batch_read_request, read_re
 
 MIB = 1024 * 1024
 ENTRY_BYTES = 5 * MIB - 1024
-"""Almost the longest entry of a frame."""
 RESIDENT_MIB_MAX = 150
-"""Besides its caches."""
 KEY = master_key(b"")
 DIGEST = digest_for(DigestType.CRC32C, b"")
 

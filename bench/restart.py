@@ -2,7 +2,6 @@
 
     python -m bench.restart                           # 1 GB of unflushed journal; 20 GB of entries
     python -m bench.restart --parts journal           # only the first (about a minute)
-    python -m bench.restart --entry-bytes 65536       # large entries, written faster
 
     journal   a bookie was killed with `--journal-mb` unflushed: it replays its whole journal
     entries   a bookie with `--entries-gb` in its entry logs was stopped: nothing to replay
