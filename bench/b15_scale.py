@@ -7,13 +7,15 @@ r"""B15: how much a cluster can hold: topics, ledgers, ack holes, subscriptions.
 
 Each part runs a fresh `octavo standalone --brokers 1`.
 
-topics: creates topics with a message each; measures the idle broker's memory and processor time,
-and the seconds until it serves all topics after a restart and after a kill. ledgers: writes and
-closes ledgers (an entry of 100 B, three copies); measures idle bookies, reads, and the restart of a
-killed bookie. holes: acks every second message of a subscription; the others were nacked with a
-delay (`nacked`) or are not due yet (`not_due`). The broker is killed, and the next owner must know
-each hole. subscriptions: compares the rates of one and of many subscriptions that drain a topic.
-Then all must keep up with a rate of messages.
+- topics: creates topics with a message each; measures the idle broker's memory and processor time,
+  and the seconds until it serves all topics after a restart and after a kill.
+- ledgers: writes and closes ledgers (an entry of 100 B, three copies); measures idle bookies,
+  reads,
+  and the restart of a killed bookie.
+- holes: acks every second message of a subscription; the others were nacked with a delay (`nacked`)
+  or are not due yet (`not_due`). The broker is killed, and the next owner must know each hole.
+- subscriptions: compares the rate of a single subscription that drains a topic with the rates of
+  many. Then all must keep up with a rate of messages.
 
 RSS is the resident memory; PSS counts shared pages proportionally.
 """

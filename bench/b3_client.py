@@ -32,7 +32,6 @@ KINDS = ("produce", "consume", "read", "produce async", "consume async", "read a
 
 
 def produce(url: str, topic: str, messages: int) -> int:
-    """The README's loop."""
     with Client(url) as client, client.producer(topic) as producer:
         for _ in range(messages):
             producer.send(VALUE)
@@ -89,7 +88,7 @@ async def read_async(url: str, topic: str, messages: int) -> int:
 
 
 def one(job: dict[str, Any]) -> dict[str, Any]:
-    """Begin when a line comes on standard input."""
+    """Wait for a line on standard input, then begin."""
     arguments = (job["url"], job["topic"], job["messages"])
     work = globals()[job["kind"].replace(" ", "_")]
     print("ready", flush=True)

@@ -2,7 +2,7 @@
 
     python -m bench.b7_standalone                   # five starts, a load of 10 s after the last
 
-A start counts from the process's start to its ready line. Memory is that of all processes together:
+A start counts from the process's start to its ready line. Memory is the sum over all processes:
 resident (counts shared pages several times), and proportional (`PSS`).
 """
 

@@ -77,7 +77,7 @@ class Feeder:
 
 
 async def watch_lag(lags: list[float]) -> None:
-    """A flush must not delay the loop."""
+    """Measure the loop's lag: a flush must not delay the loop."""
     loop = asyncio.get_running_loop()
     while True:
         due = loop.time() + 0.001

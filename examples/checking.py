@@ -89,7 +89,9 @@ class FlightCheck:
         )
 
     def _unordered(self) -> list[int]:
-        """Rows stored after a later row of their key: by offset, as redeliveries do not count."""
+        """List rows stored after a later row of their key: by offset, as redeliveries do not
+        count.
+        """
         found: list[int] = []
         last: dict[str, int] = {}
         for places in self._places.values():

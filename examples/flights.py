@@ -38,7 +38,7 @@ class Flights:
         return len(self._lines)
 
     def key(self, row: int) -> str | None:
-        """None for a flight that was cancelled before it got an aircraft."""
+        """Return None for a flight that was cancelled before it got an aircraft."""
         tail = self._lines[row].split(",", self._tail + 1)[self._tail]
         return None if tail == MISSING else tail
 
@@ -55,7 +55,7 @@ class Flights:
 
 
 def load_flights(rows_max: int | None = None) -> Flights:
-    """All flights, or the first `rows_max`. Raises `NoFlights`."""
+    """Load all flights, or the first `rows_max`. Raises `NoFlights`."""
     path = data_folder() / f"{FILE_NAME}.zip"
     try:
         with zipfile.ZipFile(path) as archive:

@@ -181,7 +181,7 @@ def run_pipeline(folder: Path, rows: int | None) -> int:
 
 @contextmanager
 def _cluster(folder: Path) -> Iterator[str]:
-    """On another thread: Spark needs the main thread, for Ctrl-C."""
+    """Run the cluster on another thread: Spark needs the main thread, for Ctrl-C."""
     thread = LoopThread("octavo-demo-cluster")
     supervisor = Supervisor(Plan(folder=folder, port_base=0))
     try:

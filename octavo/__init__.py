@@ -72,7 +72,7 @@ _ERRORS = "octavo.client.errors"
 
 
 def __getattr__(name: str) -> object:
-    """PEP 562."""
+    """Load a name at its first use (PEP 562)."""
     if name not in __all__:
         raise AttributeError(f"module 'octavo' has no attribute {name!r}")
     found: object = getattr(importlib.import_module(_HOMES.get(name, _ERRORS)), name)
@@ -81,5 +81,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """Also the names that are not loaded yet."""
+    """List also the names that are not loaded yet."""
     return sorted({*globals(), *__all__})

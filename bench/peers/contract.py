@@ -99,7 +99,7 @@ class Cluster(ABC):
         return last_json(said)
 
     def of_messages(self, messages: int) -> int:
-        """How many of `messages` this system gets in `produce` and `consume`."""
+        """Return how many of `messages` this system gets in `produce` and `consume`."""
         return messages
 
 

@@ -114,7 +114,9 @@ def jars(wanted: Jars) -> Path:
 
 
 def nats_server() -> Path:
-    """Built by Go, or without Go the server on the path. Raises `Missing`."""
+    """Return the server that Go has built, or without Go the server on the path. Raises
+    `Missing`.
+    """
     folder = CACHE / f"nats-{NATS_VERSION}"
     binary = folder / "nats-server"
     if binary.exists():

@@ -11,7 +11,7 @@ from bench.b2_three_bookies import bookies
 from bench.peers.contract import LEDGER_BYTES, Bookies, Cluster, Load, job
 
 LEDGER_WARM_S = 2.0
-"""A client first adds to another ledger; short, as entries of 64 KB fill disks quickly."""
+"""A client first adds to another ledger, briefly: entries of 64 KB fill disks quickly."""
 SETTINGS = {"gc_interval_ms": 5_000, "gc_quarantine_ms": 5_000}
 """Remove deleted ledgers quickly, or a run would fill tens of GB of disk."""
 

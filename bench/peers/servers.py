@@ -42,7 +42,6 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """Also after its end."""
         return self._process.pid
 
     def kill(self) -> None:
@@ -132,7 +131,6 @@ def free_ports_in_a_row(count: int) -> int:
 
 
 def _kill_group(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
-    """Also the rest of its group."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -1,7 +1,4 @@
-"""Make the output: a line for each run, the table of medians and rounds, the document's figures.
-
-Pure.
-"""
+"""Make the output: a line for each run, the table, the document's figures. Pure."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`octavo bookie`: start, examine and repair a bookie.
 
-Commands that write lock the folders; those that only read also work on a running bookie.
+Commands that write lock the folders; commands that only read also work on a running bookie.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def bookies(metadata: Metadata = None, data: Data = None, as_json: AsJson = False) -> None:
-    """List the bookies that are up, and those that should be: started once, not forgotten.
+    """List the bookies that are up, and the bookies that should be up: started once, not forgotten.
 
     `kind` is Octavo's or Apache BookKeeper's software.
 

@@ -359,7 +359,7 @@ async def _by_subscription(
 async def _print_all(
     consumer: Subscription | TopicsConsumer, follow: bool, printer: _Printer
 ) -> None:
-    """Each delivery is acknowledged when the next is requested, or at the end."""
+    """Ack each delivery when the next is requested, or at the end."""
     idle_s = None if follow else DRAIN_WAIT_S
     batch = min(RECEIVE_MAX, printer.left)
     async with aclosing(consumer.deliveries(batch=batch, idle_s=idle_s)) as deliveries:

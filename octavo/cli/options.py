@@ -129,7 +129,7 @@ class BadOption(OctavoError):
 
 
 def broker_urls(url: str | None, data: Path | None) -> list[str]:
-    """`--url`, else the cluster in `--data`, else the default port."""
+    """Return `--url`, else the brokers of the cluster in `--data`, else the default port."""
     if url:
         return [part.strip() for part in url.split(",") if part.strip()]
     if data is not None:
@@ -138,7 +138,7 @@ def broker_urls(url: str | None, data: Path | None) -> list[str]:
 
 
 def metadata_url(metadata: str | None, data: Path | None) -> str:
-    """`--metadata`, else the standalone cluster in `--data` or here."""
+    """Return `--metadata`, else the store of the standalone cluster in `--data` or here."""
     if metadata:
         return metadata
     if data is None and not (DATA_FOLDER / "cluster.json").exists():
@@ -174,6 +174,6 @@ def named_values(option: str, pairs: list[str] | None) -> dict[str, str]:
 
 
 def parse_sets(pairs: list[str] | None) -> dict[str, str]:
-    """A dash in a name becomes an underscore. Raises `BadOption`."""
+    """Turn dashes in names into underscores. Raises `BadOption`."""
     found = named_values("--set", pairs)
     return {name.strip().replace("-", "_"): value for name, value in found.items()}

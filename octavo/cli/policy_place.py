@@ -141,7 +141,7 @@ class AtBroker:
         return ask(self._urls, work)
 
     def groups(self, user: str) -> frozenset[str] | None:
-        """None from an older broker, which does not know the call."""
+        """Return None for an older broker, which does not know the call."""
         from octavo.cli.topic import ask
         from octavo.client.errors import ApiError
 

@@ -116,7 +116,9 @@ _OWN = {
 
 
 def _sections(config: Path | None, sets: list[str] | None) -> dict[str, dict[str, Any]]:
-    """Settings of bookies and brokers from file, environment and `--set section.name=value`."""
+    """Return the settings of bookies and brokers from file, environment and `--set
+    section.name=value`.
+    """
     from octavo.bookie.config import BookieConfig
     from octavo.broker.config import BrokerConfig
     from octavo.broker.http.config import HttpConfig

@@ -309,7 +309,7 @@ class _Printer:
 
 
 def _data(part: StreamPart) -> dict[str, Any]:
-    """`messages` of JSON; else `text`, or `base64` if a part alone is not UTF-8."""
+    """Return `messages` of JSON; else `text`, or `base64` if a part alone is not UTF-8."""
     if part.is_json:
         return {"messages": _messages(part)}
     try:

@@ -24,7 +24,7 @@ app = typer.Typer(
 Name = Annotated[str, typer.Argument(metavar="SUBSCRIPTION", help="Its name.")]
 Partition = Annotated[int | None, typer.Option(min=0, help="Only this partition.")]
 VALUE_CHARS = 60
-"""Of a value in a table; --json shows all."""
+"""The part of a value that a table shows; --json shows all."""
 
 
 @app.command("list")

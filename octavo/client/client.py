@@ -171,7 +171,6 @@ class AsyncClient(OfThisProcess):
         return f"AsyncClient({', '.join(self.transport.urls)})"
 
     async def __aenter__(self) -> AsyncClient:
-        """Connections are opened when needed."""
         return self
 
     async def __aexit__(
@@ -707,8 +706,7 @@ class AsyncClient(OfThisProcess):
         exclusive_wait_s: float = 0.0,
         **options: Unpack[ProducerSettings],
     ) -> Opening:
-        """Return a producer of a topic: await it, or use it as a block, which flushes and closes
-        it.
+        """Return a producer of a topic: await it, or use it as a block, which closes it.
 
             async with client.producer("orders") as producer:
                 await producer.send({"order": 1}, key="customer-7")
@@ -718,8 +716,8 @@ class AsyncClient(OfThisProcess):
                 after a restart; default: random.
             encoding: `batch`: the client makes record batches; `ndjson`: the broker makes them.
             compression: of record batches.
-            exclusive: no other producer may publish into the topic until this one is closed, or
-                silent for 30 s. Needs a `producer_id`. `"fencing"` takes the access from another
+            exclusive: no other producer may publish into the topic until this producer is
+                closed, or silent for 30 s. Needs a `producer_id`. `"fencing"` takes the access from another
                 producer, whose messages then fail (`stale-producer-access`).
             exclusive_wait_s: seconds to wait for the access to each partition.
             options: see `ProducerSettings`.
@@ -821,9 +819,9 @@ class AsyncClient(OfThisProcess):
                 print(message.partition, message.offset, message.key, message.value)
 
         `partition`: its number; None: all, one after the other, or with `follow` all at once,
-        including later ones. Only messages of the same partition are in order. With `follow`, a
-        message comes as soon as it is stored; while an owner is away the messages pause, without a
-        gap or a repeat.
+        including partitions that are added. Only messages of the same partition are in order. With
+        `follow`, a message comes as soon as it is stored; while an owner is away the messages
+        pause, without a gap or a repeat.
 
         To resume, give `message.offset + 1` of each partition as `start`, with `partition`.
         `compacted`: first the compacted view, then every message after its horizon. Arguments and
@@ -1011,7 +1009,7 @@ class AsyncClient(OfThisProcess):
             subscription: its name on every topic. Where it is missing, it is created with `type`
                 (`shared` or `key_shared` for a group), `start` and `ack_timeout_s`.
             group: share the partitions of topics in one namespace with the group's other consumers.
-                A partition belongs to one member; those of a lost member move within
+                A partition belongs to one member; the partitions of a lost member move within
                 `session_timeout_s`.
             consumer: this consumer's or member's name; default: random.
             refresh_s: how often to look for new topics.

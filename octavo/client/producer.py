@@ -1,6 +1,7 @@
 """A producer: batches messages by partition, and sends them in order, each stored once.
 
-Keys choose a partition by Kafka's murmur2; without a key, messages fill a batch of one partition.
+Keys choose a partition by Kafka's murmur2. Messages without a key go to the same partition until
+its batch is full.
 """
 
 from __future__ import annotations

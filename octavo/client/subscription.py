@@ -177,7 +177,8 @@ class Subscription(OfThisProcess):
         return {one["partition"]: one["offset"] for one in found["partitions"]}
 
     async def skip(self, messages: int, *, partition: int | None = None) -> int:
-        """Ack the first unacked messages of each partition, or of one; return how many were acked.
+        """Ack the first unacked messages of each partition, or of the given `partition`; return how
+        many.
 
         `messages`: how many in each partition, including leased messages.
         """
@@ -288,7 +289,7 @@ class Subscription(OfThisProcess):
         return count
 
     async def lease_s(self) -> float:
-        """The ack timeout in seconds."""
+        """Return the ack timeout in seconds."""
         path = f"/v1/topics/{self.topic}/subscriptions"
         found = await self._transport.call("GET", path, of=self._of)
         for one in found.json()["subscriptions"]:

@@ -219,7 +219,7 @@ class Stream(OnLoopThread[AsyncStream]):
 
     @property
     def name(self) -> str:
-        """`namespace/topic`."""
+        """The name as `namespace/topic`."""
         return self._inner.name
 
     create = blocking(AsyncStream.create)
@@ -504,7 +504,7 @@ class Client(OnLoopThread[AsyncClient]):
         session_timeout_s: float = SESSION_S,
         refresh_s: float = REFRESH_S,
     ) -> TopicsConsumer:
-        """Return a consumer of several topics, also of later ones. See `AsyncClient.consume`."""
+        """Return a consumer of several topics; see `AsyncClient.consume`."""
         inner = self._inner.consume(
             topics,
             subscription,

@@ -44,7 +44,7 @@ def walk_journal(
 ) -> Iterator[Line]:
     """Return the lines of journal file `file_id`; 0: its name does not tell the id.
 
-    `newer`: a later file exists, so this one is complete. `marked`: everything before this byte is
+    `newer`: a later file exists, so this file is complete. `marked`: everything before this byte is
     safe in other files.
     """
     path, size = file.path, file.size()

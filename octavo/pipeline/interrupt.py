@@ -1,7 +1,7 @@
 """Stop a job on SIGINT (Ctrl-C) or SIGTERM.
 
-It reports how far it has come, and exits with 130 or 143. Spark sets its own SIGINT handler, so
-this one is set again after Spark has started.
+It reports how far it has come, and exits with 130 or 143. Spark sets its own SIGINT handler: set
+this handler again after Spark has started.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def copy_in_task(task: CopyTask) -> Copied:
 
 
 async def copy(task: CopyTask) -> Copied:
-    """Errors of this ledger are returned, not raised: others continue."""
+    """Return errors of this ledger, do not raise them: other ledgers continue."""
     # Each attempt has its own name: an attempt that Spark gave up may still be writing.
     url = joined(task.folder, f"{task.stem}-{secrets.token_hex(4)}.parquet")
     try:
@@ -138,7 +138,7 @@ def writing(url: str, files: Any, path: str) -> Any:
 
 
 def _sync(path: str) -> None:
-    """Bookies delete their copies for this object, so it must survive a power failure."""
+    """Sync the object: bookies delete their copies for it, so it must survive a power failure."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -25,9 +25,9 @@ class OffloadPolicy:
     """Selects ledgers. Times are in milliseconds; `bytes_min` is a ledger's payload size.
 
     `age_ms` counts from a ledger's close. `drop_lag_ms` counts from when the copy was found whole;
-    None: bookies keep their copies. Of a copy that no record names, `grace_ms` after its beginning
-    the objects are removed, `forget_ms` after it the intent: longer than any copy takes, as a run
-    that was thought dead may write its object so late.
+    None: bookies keep their copies. The objects of a copy that no record names are removed
+    `grace_ms` after its beginning, and its intent after `forget_ms`. `forget_ms` must be longer
+    than any copy takes: a run that was thought dead may write its object so late.
     """
 
     age_ms: int = 0

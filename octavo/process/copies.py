@@ -54,7 +54,7 @@ class NodeCopies:
 
     @property
     def unsure_through(self) -> int:
-        """The highest ledger of which entries may be lost here; −1 if there is none."""
+        """Return the highest ledger of which entries may be lost here; −1 if there is none."""
         return self._storage.limbo.unknown_through
 
     def is_unsure(self, ledger_id: int) -> bool:
@@ -70,7 +70,7 @@ class NodeCopies:
         return await self._storage.reads.held(ledger_id)
 
     async def fence(self, ledger_id: int, key: bytes) -> None:
-        """Durable on return."""
+        """Fence the ledger; durable on return."""
         await self._storage.control.fence(ledger_id, key)
 
     async def vouch(self, ledger_ids: Iterable[int]) -> None:
@@ -81,7 +81,7 @@ class NodeCopies:
         await self._node.end_limbo()
 
     async def replace(self, key: bytes, entry: bytes) -> None:
-        """Durable on return."""
+        """Replace an entry; durable on return."""
         ledger_id, entry_id, _, _ = HEADER.unpack_from(entry)
         frame = add_prefix(key, len(entry), int(Flag.RECOVERY_ADD)) + entry
         offsets = range(0, len(frame), len(frame))

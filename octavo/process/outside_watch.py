@@ -75,7 +75,7 @@ class OutsideWatch:
 
 
 def _close_others(kept: int) -> None:
-    """Above all the parent's sockets. Standard error stays open."""
+    """Close the parent's files, above all its sockets. Standard error stays open."""
     for low, high in ((0, 2), (3, kept), (kept + 1, 1 << 16)):
         os.closerange(low, high)
 

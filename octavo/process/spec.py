@@ -61,7 +61,7 @@ def to_plain(config: Any) -> dict[str, Any]:
 
 
 def from_plain(kind: type[T], values: Mapping[str, Any]) -> T:
-    """Lists become tuples."""
+    """Make a config from JSON values; lists become tuples."""
     hints = get_type_hints(kind)
     made: dict[str, Any] = {}
     for name, value in values.items():

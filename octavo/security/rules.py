@@ -151,7 +151,9 @@ class Rule:
         return f"{'allow' if self.allow else 'deny'} {self.principal} {names} {self.pattern}"
 
     def covers(self, operation: Operation) -> bool:
-        """To allow any operation is to allow `describe`."""
+        """Return whether the rule is about `operation`. To allow any operation is to allow
+        `describe`.
+        """
         if operation in self.operations:
             return True
         return self.allow and operation is Operation.DESCRIBE
@@ -258,7 +260,7 @@ class Policy:
         return [rule for rule in self.rules if rule.principal in who]
 
     def decide(self, identity: Identity, operation: Operation, resource: Resource) -> Decision:
-        """In an unsecured cluster, and for a node, the answer is yes."""
+        """Decide by the rules. In an unsecured cluster, and for a node, the answer is yes."""
         if not self.secured:
             return _OPEN
         if identity.is_node:

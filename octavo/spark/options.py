@@ -215,7 +215,7 @@ def own_options(
 
 
 def table_options(given: Mapping[str, str]) -> dict[str, str]:
-    """Empty unless a statement creates a catalog table."""
+    """Return the options of a created catalog table; empty for any other statement."""
     lower = {name.lower(): value for name, value in given.items()}
     return {
         name.removeprefix(_OF_TABLE): value
@@ -399,7 +399,7 @@ class OptionReader:
         }
 
     def by_partition(self, name: str, *, minimum: int) -> dict[str, dict[int, int]]:
-        """Kafka's format: numbers by topic and partition."""
+        """Return numbers by topic and partition, from Kafka's format."""
         found: dict[str, dict[int, int]] = {}
         for topic, partitions in self.json_object(name).items():
             try:

@@ -130,7 +130,7 @@ class RowRouter:
     def _by_keys(
         self, topic: str, rows: Iterable[Row], *, is_plain: bool
     ) -> dict[Target, list[Row]]:
-        """The usual case, with little work for each row: one topic, keys decide."""
+        """Handle the usual case with little work for each row: one topic, keys decide."""
         count = self._partitions(topic)
         chosen = self._options.partition
         if chosen is not None:
@@ -224,7 +224,7 @@ class RowRouter:
 
 
 def batches_of(share: Rows, options: SinkOptions) -> Iterator[bytes]:
-    """Divided as by a `RowRouter`."""
+    """Return record batches, divided as by a `RowRouter`."""
     some: list[Row] = []
     some_bytes = 0
     for row in share.rows:

@@ -167,7 +167,7 @@ def from_json(found: Mapping[str, Any]) -> Offsets:
 
 
 def incarnations_in(found: Mapping[str, Any]) -> Incarnations:
-    """Older versions stored none."""
+    """Return the incarnations in the result of `to_json`; older versions stored none."""
     return {topic: by[INCARNATION] for topic, by in found.items() if INCARNATION in by}
 
 

@@ -63,7 +63,7 @@ class Child:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Our environment without settings, as the spec has all of them."""
+        """Return our environment without settings, as the spec has all of them."""
         kept = {name: text for name, text in os.environ.items() if not name.startswith("OCTAVO_")}
         return {**kept, "PYTHONUNBUFFERED": "1", "MALLOC_ARENA_MAX": "2"}
 
@@ -112,7 +112,7 @@ class Child:
                 os.kill(self.pid, number)
 
     def _open_log(self) -> IO[bytes]:
-        """For a child that fails before it opens its log. Rotates a full log."""
+        """Open the log for a child that fails before it opens its log. Rotates a full log."""
         path = self.log_path
         if path.exists() and path.stat().st_size > self.spec.log_bytes_max:
             put_aside(path, self.spec.log_files_max)

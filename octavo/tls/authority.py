@@ -61,7 +61,7 @@ class Authority:
 
     @classmethod
     def opened(cls, folder: Path) -> tuple[Authority, bool]:
-        """Also return whether it was made just now. Raises `TlsError`."""
+        """Return the CA of a folder, and whether it was made just now. Raises `TlsError`."""
         certificate, key = folder / "ca.pem", folder / "ca.key"
         if certificate.exists() != key.exists():
             lost, there = (key, certificate) if certificate.exists() else (certificate, key)
@@ -246,7 +246,7 @@ def _key_bytes(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Only its owner can read it. Raises `TlsError`, also if it exists."""
+    """Write a file that only its owner can read. Raises `TlsError`, also if it exists."""
     with _telling(path):
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "wb") as file:

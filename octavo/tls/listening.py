@@ -1,8 +1,8 @@
 """A port that speaks TLS, and explains itself to clients that do not.
 
-TLS begins with byte 22, which no HTTP request and no BookKeeper frame does. So the port can tell a
-plain client what to do, accept it during a migration (`plain_allowed`), or wait for START_TLS. A
-client that sends nothing is disconnected; at their bound, a new handshake replaces the oldest.
+TLS begins with byte 22; HTTP and BookKeeper's frames do not. So the port can tell a plain client
+what to do, accept it during a migration (`plain_allowed`), or wait for START_TLS. A client that
+sends nothing is disconnected; at their bound, a new handshake replaces the oldest.
 """
 
 from __future__ import annotations
@@ -71,8 +71,7 @@ class TlsListener:
         return cls(sockets, certificates)
 
     async def serve(self, tls: Factory, plain: TakePlain) -> None:
-        """Each connection gets a protocol from `tls` after its handshake; a plain connection goes
-        to `plain`.
+        """Serve `tls`'s protocol after each handshake; give plain connections to `plain`.
 
         Raises `OSError` if another process listens on the port.
         """

@@ -28,8 +28,9 @@ class Revocations:
 
     @classmethod
     def read(cls, path: str, ca: str, now: datetime) -> Revocations:
-        """`ca` is the file of trusted CAs. Raises `TlsError`, which says which list is wrong, and
-        why.
+        """Read the lists; `ca` is the file of trusted CAs.
+
+        Raises `TlsError`, which says which list is wrong, and why.
         """
         from cryptography import x509  # import late: it takes megabytes, and TLS is optional
 

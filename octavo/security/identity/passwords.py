@@ -61,7 +61,7 @@ def make_credential(
 
 
 def is_password(mechanism: str, password: str, credential: Credential) -> bool:
-    """Takes equally long for any input."""
+    """Check a password; takes equally long for any input."""
     try:
         found = _credential(mechanism, password, credential.salt, credential.iterations)
     except ScramException:

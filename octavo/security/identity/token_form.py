@@ -48,7 +48,7 @@ class Claims(NamedTuple):
 
 
 def read_token(text: str) -> Token:
-    """For any input it raises nothing but `Unauthenticated`."""
+    """Parse a token. Raises only `Unauthenticated`, for any input."""
     if len(text) > TOKEN_CHARS_MAX:
         raise Unauthenticated(f"the token is longer than {TOKEN_CHARS_MAX} characters")
     parts = text.split(".")

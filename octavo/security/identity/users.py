@@ -137,11 +137,11 @@ class UserStore:
         self._store = store
 
     async def names(self) -> list[str]:
-        """Also the names of deleted users."""
+        """Return the names of all users, also of deleted users."""
         return sorted(_name_of(step) for step in await self._store.children(USERS_PATH))
 
     async def all(self) -> dict[str, UserRecord]:
-        """Without deleted users."""
+        """Return all users except deleted users."""
         await self._store.sync()
         names = await self.names()
         records = await gather_each(names, self.read, _AT_ONCE)
@@ -152,7 +152,7 @@ class UserStore:
         }
 
     async def read(self, name: str) -> UserRecord | None:
-        """Also of a deleted user; None if there is none."""
+        """Return the record, also of a deleted user; None if there is none."""
         found = await self.read_known(name)
         return found and found.record
 
@@ -271,7 +271,7 @@ ScramPair = tuple[ScramRecord, ScramRecord]
 
 
 def scram_records(password: str, rng: random.Random) -> ScramPair:
-    """Takes some 20 ms. Raises `InvalidPassword`."""
+    """Compute what is stored for a password; takes some 20 ms. Raises `InvalidPassword`."""
     first, second = (
         ScramRecord.of(make_credential(one, password, rng.randbytes(SALT_BYTES)))
         for one in MECHANISMS
@@ -330,7 +330,7 @@ class Users:
         return self._users.get(name, _NOBODY).record
 
     def version(self, name: str) -> int:
-        """Grows with each change; −1 without a record."""
+        """Return the record's version, which grows with each change; −1 without a record."""
         return self._users.get(name, _NOBODY).version
 
     def on_change(self, listener: Callable[[frozenset[str]], None]) -> None:

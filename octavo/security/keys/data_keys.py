@@ -45,7 +45,9 @@ class DataKey:
         return self._cipher
 
     def sealing(self) -> Cipher:
-        """Does not wait. Raises `KeyMissing` once it is known that the key is missing."""
+        """Return the cipher without waiting. Raises `KeyMissing` once it is known that the key is
+        missing.
+        """
         if not self._is_fresh():
             self._check()
         if self._cipher is None:
@@ -107,7 +109,7 @@ class DataKeys:
         return found
 
     def writer_prefix(self) -> bytes:
-        """Keeps this writer's nonces apart from all others'."""
+        """Return a random prefix that keeps this writer's nonces apart from all others'."""
         return self._random_bytes(WRITER_BYTES)
 
     async def rewrapped(self, wrapped: Wrapped) -> Wrapped | None:

@@ -3,8 +3,8 @@
     # comments, and empty lines
     namespace key-id base64-of-32-bytes
 
-A namespace's first key wraps the data keys of new ledgers; all its keys unwrap. Who can read the
-file can read the data; without the file, the data is lost.
+A namespace's first key wraps the data keys of new ledgers; all its keys unwrap. A process that can
+read the file can read the data; without the file, the data is lost.
 """
 
 from __future__ import annotations
