@@ -65,7 +65,8 @@ def drain(
 ) -> None:
     """Move all partitions of a broker to others, and wait until it has none.
 
-    It gets none until it is restarted, or until --undo. An interrupted command does not stop it.
+    It gets none until it is restarted, or until --undo. If you interrupt this command, the
+    broker continues.
 
     \b
     Example:

@@ -46,8 +46,8 @@ def _path(file: Path | None) -> Path:
 def add(namespace: Namespace, file: KeyFile = None) -> None:
     """Make a new key for a namespace: new ledgers use it, older keys stay for older ledgers.
 
-    Creates the file if needed. Keep a copy, and change it on every machine: without it the data are
-    lost.
+    Creates the file if needed. Make the same change on every machine, and keep a copy of the file:
+    without it the data are lost.
 
     \b
     Example:

@@ -717,8 +717,8 @@ class AsyncClient(OfThisProcess):
             encoding: `batch`: the client makes record batches; `ndjson`: the broker makes them.
             compression: of record batches.
             exclusive: no other producer may publish into the topic until this producer is
-                closed, or silent for 30 s. Needs a `producer_id`. `"fencing"` takes the access from another
-                producer, whose messages then fail (`stale-producer-access`).
+                closed, or silent for 30 s. Needs a `producer_id`. `"fencing"` takes the access from
+                another producer, whose messages then fail (`stale-producer-access`).
             exclusive_wait_s: seconds to wait for the access to each partition.
             options: see `ProducerSettings`.
 
