@@ -3,7 +3,8 @@
     broker-1.jsonl      the current file, at most `bytes_max`
     broker-1.jsonl.1    the file before, and so on; `files_max` files in all
 
-A standard output or error that was redirected to the file follows to the new file.
+A line is a single write, so it is never split. A standard output or error that was redirected to
+the file follows to the new file.
 """
 
 from __future__ import annotations

@@ -236,11 +236,10 @@ class AsyncClient(OfThisProcess):
         return list((await self._get("/v1/brokers")).get("brokers", []))
 
     async def drain_broker(self, broker_id: str) -> Mapping[str, Any]:
-        """Make a broker hand all its partitions to other brokers, until `undrain_broker` or its
-        restart.
+        """Make a broker hand over all its partitions.
 
-        Returns at once, with the number of `partitions` left. Raises `NotFound`, `ApiError` (409:
-        there is no other broker).
+        It gets none until `undrain_broker` or its restart. Returns at once, with the number of
+        `partitions` left. Raises `NotFound`, `ApiError` (409: there is no other broker).
         """
         return await self._drain("POST", broker_id)
 
@@ -667,9 +666,10 @@ class AsyncClient(OfThisProcess):
             upload: a name that you choose: a repeated upload of that name is stored once, while the
                 first is kept. Default: a new name for each call.
 
-        Other arguments as in `publish`; key and headers must be text. `body` reads it. Raises
-        `NotFound`, `InvalidCall`, `ApiError` (413 too long; 422 the topic takes none), `OSError`,
-        `Unreachable` (stored or not: call again with the same `upload`).
+        Other arguments as in `publish`; key and headers must be text. Readers see the message once
+        all of it is stored; `body` reads it. Raises `NotFound`, `InvalidCall`, `ApiError` (413 too
+        long; 422 the topic takes none), `OSError`, `Unreachable` (stored or not: call again with
+        the same `upload`).
         """
         name = TopicName.of(topic)
         known = plain_text(upload, "upload") if upload else secrets.token_hex(16)

@@ -1,7 +1,8 @@
 """End a process whose event loop hangs, so that other processes take over its partitions.
 
 kazoo's own threads would keep its session alive for ever. So a thread asks the loop for a sign of
-life once a second. It counts its own turns, not the clock: SIGSTOP is no hanging loop.
+life once a second; after `STANDS_STILL_S` without it, the thread logs the loop's stack and ends the
+process. It counts its own turns, not the clock, so that SIGSTOP does not look like a hanging loop.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class Bounds:
     waiting_max: int = WAITING_MAX
     waiting_bytes_max: int = WAITING_BYTES_MAX
     pause_s: float = 1.0
-    """After a question that costs too much, which doubles it."""
+    """The pause after a question that costs too much; each such question doubles it."""
     pause_s_max: float = 30.0
     paused_max: int = 1_000
 

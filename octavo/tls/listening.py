@@ -2,7 +2,8 @@
 
 TLS begins with byte 22; HTTP and BookKeeper's frames do not. So the port can tell a plain client
 what to do, accept it during a migration (`plain_allowed`), or wait for START_TLS. A client that
-sends nothing is disconnected; at their bound, a new handshake replaces the oldest.
+does not finish its handshake in time is disconnected; at the bound of handshakes, a new handshake
+replaces the oldest.
 """
 
 from __future__ import annotations
