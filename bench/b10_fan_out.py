@@ -1,7 +1,6 @@
 """B10: many tailing readers of a partition: the cost and the delay of each message.
 
     python -m bench.b10_fan_out                         # 1,000 readers, 20 messages a second
-    python -m bench.b10_fan_out --readers 200 --kinds poll,events,client --seconds 20
 
 One process holds all readers: `events` (server-sent events), `poll` (long polls) or `client`
 (`messages(follow=True)`). A publisher process sends messages of 100 B at a fixed rate; a message's
@@ -30,7 +29,6 @@ from octavo.standalone.cluster_file import ClusterFile
 
 TOPIC = "b10"
 TIMED = 50
-"""Readers whose messages are timed."""
 SETTLE_S = 2.0
 BEGIN = b"due "
 NS_DIGITS = 19

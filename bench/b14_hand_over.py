@@ -1,7 +1,6 @@
 """B14: a partition is handed over while 1,000 messages a second are published to it.
 
     python -m bench.b14_hand_over                        # 10 hand-overs, the embedded store
-    python -m bench.b14_hand_over --metadata zk://127.0.0.1:2181/b14  # of `octavo zookeeper`
 
 The publisher sends a message every millisecond, whether earlier messages are acked or not. The
 silence of a hand-over is the longest time between two acks in the second around it (goal: 50 ms);

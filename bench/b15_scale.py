@@ -1,7 +1,6 @@
 r"""B15: how much a cluster can hold: topics, ledgers, ack holes, subscriptions.
 
     python -m bench.b15_scale                           # the sizes of the goals: over half an hour
-    python -m bench.b15_scale --parts topics --topics 1000
     python -m bench.b15_scale --topics 200 --ledgers 500 --holes 5000 --subscriptions 10 \
         --messages 20000 --seconds 5                    # small sizes: a minute
 

@@ -1,7 +1,6 @@
 """B16: how long a fork of a topic takes.
 
     python -m bench.b16_fork                       # 100 forks each, the embedded store
-    python -m bench.b16_fork --metadata zk://127.0.0.1:2181/b16  # of `octavo zookeeper`
 
 Topics with 1 and 4 partitions are forked at their ends: through the owner of partition 0, and
 through another broker. `processor_ms`: the work of both brokers for a fork. Empty topics are

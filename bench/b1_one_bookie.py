@@ -2,7 +2,6 @@
 
     python -m bench.b1_one_bookie                          # 100 B, 1 KB, 64 KB against our bookie
     python -m bench.b1_one_bookie --bookie host:port --v2  # the same client against any bookie
-    python -m bench.b1_one_bookie --v2 --v3                # v2 and v3 frames alternately
 
 The bookie runs in a child process. The client packs small entries before the clock starts, and a
 window bounds entries and bytes in flight.

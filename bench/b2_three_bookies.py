@@ -1,7 +1,6 @@
 """B2: one ledger writer, three bookie processes, E = Qw = 3, Qa = 2, fsync before every ack.
 
     python -m bench.b2_three_bookies              # 100 B, 1 KB, 64 KB, three rounds each
-    python -m bench.b2_three_bookies --encrypted  # every size twice: clear and encrypted
 
 Writer and bookies are separate processes. Counts confirmed entries; the clock stops when the ack
 quorum has confirmed the last.

@@ -1,7 +1,6 @@
 """B3: publish over HTTP to a standalone cluster: 3 copies, fsync before every ack.
 
     python -m bench.b3_publish                       # record batches and NDJSON, three rounds each
-    python -m bench.b3_publish --modes batch --secure        # also with a secured cluster
     python -m bench.b3_publish --modes batch --passed-on     # also through the other broker
 
 Client processes keep `--connections` connections to the partitions' owners busy, each with one

@@ -1,7 +1,6 @@
 """B4: single small publishes at a fixed rate: the latency of each, from when it was due.
 
     python -m bench.b4_single                            # 1,000, 2,000 and 4,000 a second
-    python -m bench.b4_single --passed-on     # through the other broker, which forwards them
 
 Messages of 100 B are sent when they are due, whether earlier messages are answered or not. A
 message that finds all connections busy waits, and the wait counts.

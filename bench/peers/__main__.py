@@ -3,7 +3,6 @@
     python -m bench.peers                                                    # everything
     python -m bench.peers --systems octavo,pulsar --workloads produce,consume --rounds 1
     python -m bench.peers --page                   # and put the result into docs/performance.md
-    python -m bench.peers --from peers.out --page                      # the same, of an earlier run
 
 bench/peers/__init__.py describes each system and workload.
 """
@@ -49,7 +48,6 @@ from bench.peers.servers import run
 
 IDLE_S = 5.0
 CLIENT_S = 180
-"""How much longer than its workload a client may take."""
 WARM_ROUNDS = 2
 """Java virtual machines become faster during both warm-up rounds."""
 WARM_SHARE = 2

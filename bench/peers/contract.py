@@ -25,7 +25,6 @@ WARM_ONCE = (*RATES, "ledger-64k")
 IN_TOPICS = ("produce", "consume", "batches", *RATES)
 WORKLOADS = (*IN_TOPICS, *LEDGER_BYTES)
 WARM_S = 3.0
-"""How long a client sends before it counts."""
 
 
 class Missing(Exception):
@@ -99,7 +98,6 @@ class Cluster(ABC):
         return last_json(said)
 
     def of_messages(self, messages: int) -> int:
-        """Return how many of `messages` this system gets in `produce` and `consume`."""
         return messages
 
 

@@ -87,7 +87,6 @@ class Kafka(ThreeServers):
         _wait(admin.create_topics([new], operation_timeout=_CALL_S), f"create {topic}")
 
     def drop(self, topic: str) -> None:
-        """Its data are removed a minute later."""
         admin = self._admin()
         _wait(admin.delete_topics([topic], operation_timeout=_CALL_S), f"delete {topic}")
 

@@ -34,7 +34,6 @@ class Octavo(Cluster):
             client.publish(bench.b4_single.TOPIC, "first")
 
     def pids(self) -> list[int]:
-        """The supervisor is a thread of this program."""
         return [one.pid for one in self._cluster.members]
 
     def create(self, system: str, topic: str, partitions: int) -> None:
@@ -69,7 +68,6 @@ class Octavo(Cluster):
         )  # fmt: skip
 
     def result(self, workload: str, said: str, load: Load) -> dict[str, Any]:
-        """Add the messages that our benches sent before they counted."""
         found = last_json(said)
         if workload == "batches":
             per_s = found["batch"]["rounds"][0]["messages_per_s"]

@@ -16,7 +16,6 @@ from octavo.standalone.ports import free_port
 BATCH = 500
 """Messages in a call of `batches`: some 64 KB."""
 THREADS = 8
-"""Calls at the same time."""
 _CALL_S = 60
 _CLUSTER = "peers"
 
