@@ -148,7 +148,6 @@ def rebuild_index(folders: Folders, as_json: AsJson = False) -> None:
 
 @contextmanager
 def _alone(disk: RealDisk, bookie: BookieFolders) -> Iterator[None]:
-    """Hold the folders' locks. Raises `FolderUnusable`, naming the process, when a bookie runs."""
     from octavo.bookie.ledgers.cookies import FolderUnusable, lock_folders
     from octavo.inspect.folders import NoBookieHere
 

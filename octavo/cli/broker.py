@@ -91,7 +91,6 @@ def drain(
 
 
 async def _until_empty(client: AsyncClient, broker: str, timeout_s: float, *, hidden: bool) -> int:
-    """Wait until the broker is empty or the time is over; return how many partitions are left."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     left = total = int((await client.drain_broker(broker))["partitions"])

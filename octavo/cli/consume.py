@@ -192,7 +192,6 @@ def _check(
     compacted: bool,
     several: bool,
 ) -> None:
-    """Raise `BadOption` for options that exclude each other."""
     if subscription and partition is not None:
         raise BadOption("--partition goes with a plain read; a subscription covers all partitions")
     if subscription and compacted:
@@ -221,7 +220,6 @@ def _making(
     durable: bool,
     of_one: bool,
 ) -> dict[str, Any]:
-    """Raises `BadOption`, also for options without a subscription of a single topic (`of_one`)."""
     said: dict[str, Any] = {}
     if type_ is not None:
         said["type"] = type_.value
@@ -295,7 +293,6 @@ async def _nowhere(_: Message) -> None: ...
 
 
 async def _save(client: AsyncClient, topic: str, folder: Path, message: Message) -> None:
-    """Write a large message's body to a file, which gets its name when it is complete."""
     if message.large is None:
         return
     file = folder / f"{message.partition}-{message.offset}"
@@ -406,7 +403,6 @@ async def _by_reading(
     compacted: bool,
     printer: _Printer,
 ) -> None:
-    """Print a partition, or all partitions one after the other; with --follow all at once."""
     offset = whole(start)
     found = client.messages(
         topic,

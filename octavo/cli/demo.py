@@ -89,7 +89,6 @@ def pipeline(
 
 @contextmanager
 def _folder(data: Path | None) -> Iterator[Path]:
-    """Make the cluster's folder; remove it at the end unless `data` names it."""
     if data is not None:
         if data.exists() and any(data.iterdir()):
             raise BadOption(f"{data} is not empty; a demonstration needs a new folder")

@@ -113,7 +113,6 @@ class Shown:
         (out if out.is_terminal else _wide).print(table)
 
     def summary(self) -> bool:
-        """Print a summary; return whether there is no damage."""
         if self._hidden:
             say(f"… {self._hidden:,} more lines; --limit 0 shows all")
         if self._running is not None:

@@ -86,7 +86,6 @@ def _told(error: BaseException) -> int:
 
 @functools.cache
 def _command() -> Any:
-    """Make the tree of commands, once: this is slow compared with most commands."""
     return typer.main.get_command(app)
 
 

@@ -163,7 +163,6 @@ def _known(folder: Path) -> ClusterFile:
 
 
 def named_values(option: str, pairs: list[str] | None) -> dict[str, str]:
-    """Raises `BadOption`."""
     found = {}
     for pair in pairs or []:
         name, equals, value = pair.partition("=")

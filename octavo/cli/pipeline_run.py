@@ -40,7 +40,6 @@ class Where:
 
     @property
     def service(self) -> str:
-        """A broker's URL, or the metadata store's, for which no broker need be up."""
         if self.url and not self.url.startswith(("http://", "https://")):
             return self.url
         if self.url or self.data is None:

@@ -49,7 +49,6 @@ def _parameter(name: str, setting: Setting) -> inspect.Parameter:
 
 
 def _nested(said: dict[str, str | None]) -> dict[str, Any]:
-    """Make the API's form of the values; the broker parses times and sizes."""
     found: dict[str, Any] = {}
     for path, text in said.items():
         if text is None:

@@ -52,8 +52,7 @@ class PolicyPlace(Protocol):
 
     def quotas(self) -> QuotasRecord: ...
 
-    def change_quota(self, subject: str, make: QuotaChange) -> QuotasRecord:
-        """Replace the quotas by `make(quotas)`, which may change only `subject`."""
+    def change_quota(self, subject: str, make: QuotaChange) -> QuotasRecord: ...
 
 
 class InMetadata:
@@ -164,7 +163,6 @@ class AtBroker:
         return ask(self._urls, work)
 
     def change_quota(self, subject: str, make: QuotaChange) -> QuotasRecord:
-        """If two clients change it at the same time, the later wins."""
         from octavo.cli.topic import ask
 
         async def work(client: AsyncClient) -> QuotasRecord:

@@ -79,7 +79,6 @@ class _Reading(NamedTuple):
     envelope: bool
 
     def line(self, text: bytes, where: str) -> Line:
-        """Raises `BadLine`, which names the line by `where`."""
         if self.envelope:
             try:
                 return msgspec.json.decode(text, type=_Envelope).line(self.key)
@@ -187,7 +186,6 @@ def _check(
     producer_id: str | None,
     partition: int | None,
 ) -> None:
-    """Raise `BadOption` for options that do not go together."""
     if messages and file:
         raise BadOption("messages on the command line and --file at once: choose one")
     if reading.key and reading.key_field:
@@ -243,7 +241,6 @@ def _publish_large(
 
 
 def _arguments(messages: list[str], reading: _Reading) -> list[Line]:
-    """Parse all messages before the first is sent."""
     return [
         reading.line(os.fsencode(message), f"message {number}")
         for number, message in enumerate(messages, 1)

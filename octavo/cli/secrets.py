@@ -48,7 +48,6 @@ def asked_password(file: Path | None) -> str:
 
 
 def group_names(groups: list[str] | None) -> list[str]:
-    """Check group names and remove the prefix `group:`. Raises `InvalidPrincipal`."""
     from octavo.security.principal import checked_principal
 
     names = [one.removeprefix("group:") for one in groups or []]

@@ -112,13 +112,9 @@ _OWN = {
     ),
     "broker": ("host", "port", "broker_id"),
 }
-"""Settings that the supervisor chooses for each process."""
 
 
 def _sections(config: Path | None, sets: list[str] | None) -> dict[str, dict[str, Any]]:
-    """Return the settings of bookies and brokers from file, environment and `--set
-    section.name=value`.
-    """
     from octavo.bookie.config import BookieConfig
     from octavo.broker.config import BrokerConfig
     from octavo.broker.http.config import HttpConfig
@@ -158,7 +154,6 @@ def _sections(config: Path | None, sets: list[str] | None) -> dict[str, dict[str
 
 
 async def _run(plan: Plan, as_json: bool) -> int:
-    """Start the cluster, print its addresses, and serve until a signal."""
     import asyncio
     import signal
 

@@ -34,7 +34,6 @@ def with_store(url: str, work: Callable[[MetadataStore], Awaitable[T]]) -> T:
 
 
 def checked_store_url(metadata: str | None, data: Path | None) -> str:
-    """Check the URL before the command asks for input. Raises `BadOption`, `BadMetadataUrl`."""
     from octavo.credentials import credentials_file
     from octavo.metadata.opening import open_store
 

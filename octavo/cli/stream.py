@@ -179,7 +179,6 @@ def _given(messages: list[str], info: StreamInfo) -> Iterator[bytes | list[Raw]]
 
 
 def _read(source: BufferedReader, info: StreamInfo) -> Iterator[bytes | list[Raw]]:
-    """Read the input, and yield an append for the bytes read so far. Raises `BadLine`."""
     if not info.is_json:
         while piece := source.read1(APPEND_BYTES):
             yield piece
@@ -196,7 +195,6 @@ def _read(source: BufferedReader, info: StreamInfo) -> Iterator[bytes | list[Raw
 
 
 def _batches(lines: list[bytes], before: int) -> Iterator[list[Raw]]:
-    """Group lines into appends; `before` lines came earlier. Raises `BadLine`."""
     batch: list[Raw] = []
     size = 0
     for number, line in enumerate(lines, before + 1):

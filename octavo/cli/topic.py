@@ -38,7 +38,6 @@ RETRY_S = 20.0
 
 
 def ask(urls: list[str], work: Callable[[AsyncClient], Awaitable[T]]) -> T:
-    """Run `work` with a client that retries for at most `RETRY_S`."""
     from octavo.client.client import AsyncClient
 
     async def run() -> T:
@@ -194,8 +193,6 @@ def fork(
 
 
 def _places(given: list[str]) -> str | int | dict[int, str | int]:
-    """Parse `--at`: a place for all partitions, or a place for each named partition."""
-
     def place(text: str) -> str | int:
         offset = whole(text)
         return text if offset is None else offset
@@ -317,7 +314,6 @@ def unload(
 
 
 def values_of(settings: list[str] | None) -> dict[str, Any]:
-    """Parse `--set` values as JSON, or else as text. Raises `BadOption`."""
     import json
 
     found: dict[str, Any] = {}

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 
 class Place(NamedTuple):
-    """A function or `typer.Typer` in a module of `octavo.cli`, and its summary."""
-
     module: str
     name: str
     summary: str
@@ -84,8 +82,6 @@ COMMANDS = {
 
 
 class Group(TyperGroup):
-    """Show each command's whole first sentence in a group's help."""
-
     def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
         """typer would cut the commands' sentences to one line."""
         with formatter.section("Commands"):

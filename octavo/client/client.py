@@ -167,7 +167,6 @@ class AsyncClient(OfThisProcess):
         self.loops: dict[DeliveryLoop, None] = {}
 
     def __repr__(self) -> str:
-        """Leave out credentials."""
         return f"AsyncClient({', '.join(self.transport.urls)})"
 
     async def __aenter__(self) -> AsyncClient:
@@ -179,7 +178,6 @@ class AsyncClient(OfThisProcess):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close. Send what producers still hold, unless the block failed."""
         await self.close(flush=kind is None)
 
     async def close(self, *, flush: bool = True) -> None:
@@ -209,7 +207,6 @@ class AsyncClient(OfThisProcess):
         await closing
 
     def forked(self, why: InvalidCall) -> None:
-        """Drop the messages that loops hold: the parent process works on them."""
         for loop in self.loops:
             loop.fail(why)
 
@@ -352,7 +349,6 @@ class AsyncClient(OfThisProcess):
         return self._look_at(_topic(name, await self._get(_path(name))))
 
     async def _topic_to_publish(self, topic: str) -> Topic:
-        """Return a topic, created if its namespace has `auto_create`. Raises `NotFound`."""
         try:
             return await self.topic(topic)
         except NotFound as missing:

@@ -35,9 +35,7 @@ class StreamInfo(NamedTuple):
 
     content_type: str
     next_offset: str
-    """The offset of the next append."""
     closed: bool
-    """Whether the stream has ended for good."""
     ttl_s: int | None
     """The stream expires when it is not used for these seconds."""
     expires_at: datetime | None
@@ -52,7 +50,6 @@ class Appended(NamedTuple):
     """An append that is durable."""
 
     next_offset: str
-    """Read from there for later data."""
     duplicate: bool
     """Whether an earlier attempt had stored it."""
 
@@ -63,7 +60,6 @@ class StreamPart(NamedTuple):
     data: bytes
     """The data as appended; an array for JSON. Empty: there are none yet."""
     next_offset: str
-    """The offset to continue from."""
     up_to_date: bool
     """Whether this was the end at that moment."""
     closed: bool
@@ -107,7 +103,6 @@ class AsyncStream(OfThisProcess):
         self._of = Incarnation()
 
     def __repr__(self) -> str:
-        """Name the stream."""
         return f"AsyncStream({self.name})"
 
     async def create(
@@ -253,7 +248,6 @@ class AsyncStream(OfThisProcess):
         return _is_json(self._content_type)
 
     async def _body(self, value: Any) -> bytes:
-        """Encode one message for this stream. Raises `InvalidCall`."""
         if await self._is_json():
             return _json_body([value])
         if isinstance(value, str):

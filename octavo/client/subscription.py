@@ -30,13 +30,11 @@ from octavo.client.types import (
 from octavo.protocol.ack_ids import in_ranges
 
 LEASE_S = 30.0
-"""The lease of a subscription without a setting."""
 IN_TURN_MAX = 16
 """With more partitions, a loop asks the topic instead of each partition."""
 COUNTED_S = 30.0
 """How long a count of partitions is used: their number may grow."""
 HAND_MAX = 5_000
-"""Messages that a loop receives at a time."""
 Handover = Delivery | str
 """A delivery, or its ack id."""
 
@@ -69,17 +67,14 @@ class Subscription(OfThisProcess):
         self._transport = transport
         self._of = of
         self._loops = loops
-        """The client's open loops, which end when the client is closed."""
         # A repeated receive has the same number, so that it gets the same messages.
         self._requests = (f"{nonce:016x}-{number}" for number in itertools.count())
         self._path = self._base(None)
         self._turn = nonce
         """The last asked partition. Consumers begin at different partitions."""
         self._counted = (0, -COUNTED_S)
-        """The number of partitions, and when it was counted."""
 
     def __repr__(self) -> str:
-        """Name the topic, the subscription and the consumer."""
         return f"Subscription({self.topic}, {self.name}, consumer {self.consumer})"
 
     async def receive(
@@ -259,7 +254,6 @@ class Subscription(OfThisProcess):
 
     @asynccontextmanager
     async def opened(self, *, auto_ack: bool, batch: int) -> AsyncIterator[DeliveryLoop]:
-        """Open a loop over the messages for a block; closing the client closes it, too."""
         loop = DeliveryLoop(self, await self.lease_s(), auto_ack=auto_ack, batch=batch)
         self._loops[loop] = None
         try:

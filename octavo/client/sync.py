@@ -38,7 +38,6 @@ from octavo.protocol.records import Record
 HANDED_OVER_MAX = 10_000
 """Messages that may be on their way from callers' threads to the loop's thread."""
 Handover = tuple["Receipt", Record | bytes, int, bytes | None, int | None]
-"""A message with its size, its key, and the partition that was named."""
 
 
 class Receipt:
@@ -86,11 +85,9 @@ class Receipt:
         self._thread.soon(place)
 
     def placed(self, batch: Batch, index: int) -> None:
-        """Note the message's batch; only for the producer, as `refused`."""
         self._batch, self._index = batch, index
 
     def refused(self, error: BaseException) -> None:
-        """Note that the message is in no batch."""
         self._error = error
 
     async def _wait(self, timeout_s: float | None) -> None:
@@ -114,7 +111,6 @@ class Producer(OnLoopThread[AsyncProducer]):
         super().__init__(inner, thread)
         self._lock = threading.Lock()
         self._handed: list[Handover] = []
-        """Messages on their way to the loop's thread, many at a time."""
         self._handed_bytes = 0
 
     def send(
@@ -179,7 +175,6 @@ class Producer(OnLoopThread[AsyncProducer]):
             self._thread.call(self._inner.close(flush=flush))
 
     def __enter__(self) -> Producer:
-        """Return the producer."""
         return self
 
     def __exit__(
@@ -188,7 +183,6 @@ class Producer(OnLoopThread[AsyncProducer]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Flush, unless the block failed."""
         self._close(flush=kind is None)
 
 
@@ -357,7 +351,6 @@ class Client(OnLoopThread[AsyncClient]):
         super().__init__(inner, LoopThread("octavo-client", inner.close_in_time, inner.forked))
 
     def __enter__(self) -> Client:
-        """Return the client."""
         return self
 
     def __exit__(
@@ -366,7 +359,6 @@ class Client(OnLoopThread[AsyncClient]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close. Send what producers still hold, unless the block failed."""
         self.close(flush=kind is None)
 
     def close(self, *, flush: bool = True) -> None:
