@@ -37,7 +37,7 @@ class StreamInfo(NamedTuple):
     next_offset: str
     closed: bool
     ttl_s: int | None
-    """The stream expires when it is not used for these seconds."""
+    """Seconds without use after which the stream expires; None: it does not."""
     expires_at: datetime | None
 
     @property

@@ -307,7 +307,7 @@ def _few(groups: Iterable[str]) -> tuple[str, ...]:
 
 
 def _after(record: UserRecord, now_s: float) -> int:
-    """Return the first second of valid tokens: the next, as tokens have whole seconds."""
+    """Return from when on tokens are valid: the next second, as tokens hold whole seconds."""
     return max(record.not_before_s, int(now_s) + 1)
 
 
