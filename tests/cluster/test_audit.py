@@ -1,4 +1,5 @@
-"""The audit log on real brokers: each event is in the topic once, whatever dies meanwhile."""
+"""The audit log on real brokers: each event and each call is in it once, whatever dies
+meanwhile."""
 
 from __future__ import annotations
 
@@ -17,9 +18,11 @@ from octavo.broker.internal_topics import AUDIT_PARTITION
 from octavo.protocol.records import Record, build_batch
 from octavo.security.audit import REASON_CHARS, Decided
 from octavo.security.principal import Identity
+from octavo.security.quotas import quota_store, with_quota
 from octavo.security.rules import CLUSTER, Kind, Operation, Resource
 from tests.support.cluster import Cluster, running_cluster
-from tests.support.http_api import until
+from tests.support.fake_security import FakeAuthenticator, FakeAuthority, as_user
+from tests.support.http_api import Answer, until
 from tests.support.kit.refusals import raises_code
 
 AUDIT = "/v1/topics/octavo/audit"
@@ -254,3 +257,140 @@ async def test_the_log_has_each_event_with_the_level_that_was_set(cluster: Clust
     assert {one["log_level"] for one in told} == {"info"}
     assert told[1]["reason"] == "no rule"
     json.dumps(told)
+
+
+ADMIN, ALICE_CALLS, BOB = as_user("admin"), as_user("alice"), as_user("bob")
+ORDERS_CALLS = "/v1/topics/public/orders"
+RULES = (
+    "allow user:admin all *",
+    "allow user:alice produce topic:public/orders",
+    "allow user:alice consume topic:public/orders",
+    "allow user:bob describe topic:public/orders",
+)
+
+
+@pytest.fixture
+async def cluster_calls(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path, brokers=2) as found:
+        authority = FakeAuthority()
+        authority.secure(*RULES)
+        for running in found.brokers.values():
+            assert running.server is not None
+            running.server._gate._authority = authority
+            running.server._gate._authenticator = FakeAuthenticator()
+        yield found
+
+
+async def told(cluster: Cluster) -> list[dict[str, Any]]:
+    for running in cluster.brokers.values():
+        assert running.server is not None
+        audit = running.server._audit
+        audit._tell_due(all_of_it=True)
+        await until(lambda audit=audit: not audit.waiting, 30)  # type: ignore[misc]
+    found: list[dict[str, Any]] = []
+    while True:
+        path = f"{AUDIT}/messages?limit=10000&from={len(found)}"
+        answer = await cluster.api.get(path, headers=ADMIN)
+        if answer.status == 204:
+            return found
+        assert answer.status == 200, answer
+        found += [one["value"] for one in answer.json()["messages"]]
+
+
+def of(events: list[dict[str, Any]], principal: str, operation: str) -> list[dict[str, Any]]:
+    return [one for one in events if (one["principal"], one["operation"]) == (principal, operation)]
+
+
+async def test_each_call_is_told_once_with_who_what_and_why(
+    cluster_calls: Cluster,
+) -> None:
+    apis = list(cluster_calls.apis.values())
+    assert (await apis[0].put(ORDERS_CALLS, headers=ADMIN)).status == 201
+    path = f"{ORDERS_CALLS}/messages"
+    for api in apis:
+        assert (await api.post(path, b"x", "text/plain", headers={**ALICE_CALLS})).status == 200
+        assert (await api.post(path, b"x", "text/plain", headers={**BOB})).status == 403
+    assert (await apis[0].get(path)).status == 401
+    assert (await apis[0].get(path, headers=as_user("bad-secret"))).status == 401
+    assert (await apis[0].get(path, headers=ALICE_CALLS)).status == 200
+    assert (await apis[0].get(ORDERS_CALLS, headers=BOB)).status == 200
+    assert (await apis[0].call("DELETE", ORDERS_CALLS, headers=BOB)).status == 403
+    assert (await apis[0].call("DELETE", ORDERS_CALLS, headers=ADMIN)).status == 204
+    events = await told(cluster_calls)
+    [made] = of(events, "user:admin", "create")
+    assert made["resource"] == "topic:public/orders"
+    assert (made["call"], made["allowed"], made["source"]) == ("put_topic", True, "token")
+    assert made["peer"] == "127.0.0.1"
+    assert "allow user:admin all *" in made["reason"]
+    produced = of(events, "user:alice", "produce")
+    assert sum(one["count"] for one in produced) == 2
+    assert {one["broker"] for one in produced} == set(cluster_calls.brokers), (
+        "each by who was asked"
+    )
+    refused = of(events, "user:bob", "produce")
+    assert [one["allowed"] for one in refused] == [False, False]
+    assert "no rule allows user:bob to produce topic:public/orders" in refused[0]["reason"]
+    [consumed] = of(events, "user:alice", "consume")
+    assert consumed["allowed"]
+    assert [one["allowed"] for one in of(events, "anonymous", "consume")] == [False]
+    [stranger] = of(events, "anonymous", "authenticate")
+    assert not stranger["allowed"]
+    assert "bad-secret" not in json.dumps(events)
+    assert not of(events, "user:bob", "describe"), "what may be seen is not told"
+    assert [one["allowed"] for one in of(events, "user:bob", "delete")] == [False]
+    assert [one["allowed"] for one in of(events, "user:admin", "delete")] == [True]
+    assert not any(one["principal"].startswith("node:") for one in events)
+
+
+async def test_what_goes_the_short_way_is_counted(cluster_calls: Cluster) -> None:
+    assert (await cluster_calls.api.put(ORDERS_CALLS, headers=ADMIN)).status == 201
+    for _ in range(20):
+        answer = await cluster_calls.api.post(
+            f"{ORDERS_CALLS}/messages",
+            b"x",
+            "text/plain",
+            headers={**ALICE_CALLS},
+        )
+        assert answer.status == 200
+    produced = of(await told(cluster_calls), "user:alice", "produce")
+    assert [one["count"] for one in produced] == [1, 19]
+
+
+async def test_only_who_may_reads_the_audit_log_and_nobody_writes_it(
+    cluster_calls: Cluster,
+) -> None:
+    assert (await cluster_calls.api.put(ORDERS_CALLS, headers=ADMIN)).status == 201
+    await told(cluster_calls)
+    path = f"{AUDIT}/messages"
+    for headers in (ALICE_CALLS, BOB, {}):
+        assert (await cluster_calls.api.get(path, headers=headers)).status in (401, 403)
+    answer = await cluster_calls.api.post(path, b"forged", "text/plain", headers={**ADMIN})
+    assert (answer.status, answer.json()["code"]) == (403, "audit-topic")
+    answer = await cluster_calls.api.post("/v1/audit", b"x", headers=ADMIN)
+    assert (answer.status, answer.json()["code"]) == (404, "no-such-call")
+
+
+async def test_a_quota_is_of_who_asks_and_counted_by_whom_they_ask(
+    cluster_calls: Cluster,
+) -> None:
+    assert (await cluster_calls.api.put(ORDERS_CALLS, headers=ADMIN)).status == 201
+    quotas = quota_store(cluster_calls.store)
+    await quotas.change(lambda record: with_quota(record, "user:*", {"publish_messages": 3}))
+    await quotas.change(lambda record: with_quota(record, "user:admin", {"publish_messages": -1}))
+    for running in cluster_calls.brokers.values():
+        assert running.server is not None
+        found = running.server._services.quotas
+        await until(lambda found=found: len(found._limits.quotas._set) == 2)  # type: ignore[misc]
+        found.now_s = lambda: 100.0
+
+    async def publish(headers: dict[str, str], api: Any) -> Answer:
+        answer: Answer = await api.post(
+            f"{ORDERS_CALLS}/messages", b"x", "text/plain", headers={**headers}
+        )
+        return answer
+
+    for api in cluster_calls.apis.values():
+        answers = [await publish(ALICE_CALLS, api) for _ in range(6)]
+        assert [answer.status for answer in answers] == [200] * 3 + [429] * 3
+        assert answers[-1].json()["subject"] == "user:alice"
+        assert [(await publish(ADMIN, api)).status for _ in range(6)] == [200] * 6

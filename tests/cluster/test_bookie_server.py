@@ -1,4 +1,4 @@
-"""A bookie over a real socket: adds, reads, fencing, the extension, broken bytes."""
+"""A bookie over a real socket: adds, reads, fencing, the extension, broken bytes, TLS."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import asyncio
 import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from octavo.bookie.node import BookieNode
+from octavo.ledger.errors import BookieUnavailable
+from octavo.protocol import v3
 from octavo.protocol.answers import Added, AddRefused, BatchReadAnswer, ReadAnswer
 from octavo.protocol.auth import AUTH_DISABLED, AuthMessage
 from octavo.protocol.codes import Code
@@ -22,6 +26,9 @@ from octavo.protocol.frames import (
     header,
     read_request,
 )
+from octavo.tls.contexts import Certificates
+from tests.support.certificates import certificates, make, renew
+from tests.support.cluster import add_many, payload_of, running_cluster
 from tests.support.raw_bookie import (
     KEY,
     RawClient,
@@ -32,8 +39,8 @@ from tests.support.raw_bookie import (
     running_bookie,
     until,
 )
+from tests.support.v3_frames import V3Client, add_frame, request_frame
 
-pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 event_loop_policy = on_both_loops
 
 OTHER_KEY = b"k" * 20
@@ -53,6 +60,7 @@ async def client(bookie: BookieNode) -> AsyncIterator[RawClient]:
     client.close()
 
 
+@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_pipelined_adds_are_acked_in_order_and_read_back(client: RawClient) -> None:
     client.send(adds_of(1, range(5000)))
     assert await client.acked(5000) == [(1, i) for i in range(5000)]
@@ -61,6 +69,7 @@ async def test_pipelined_adds_are_acked_in_order_and_read_back(client: RawClient
     assert await client.read(1, -1) == entry_of(1, 4999)
 
 
+@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_range_acks_are_few_and_plain_v2_gets_one_answer_each(client: RawClient) -> None:
     client.send(adds_of(1, range(1000)))
     answers = 0
@@ -75,6 +84,7 @@ async def test_range_acks_are_few_and_plain_v2_gets_one_answer_each(client: RawC
     assert await client.acked(1000) == [(2, i) for i in range(1000)]
 
 
+@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_ledgers_and_connections_are_independent(bookie: BookieNode) -> None:
     clients = [await RawClient.connect(bookie) for _ in range(5)]
     for number, client in enumerate(clients):
@@ -87,6 +97,7 @@ async def test_ledgers_and_connections_are_independent(bookie: BookieNode) -> No
         client.close()
 
 
+@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_entry_arriving_byte_by_byte(client: RawClient) -> None:
     for byte in read_request(9, 9) + add_of(1, 0):
         client.send(bytes([byte]))
@@ -98,6 +109,7 @@ async def test_entry_arriving_byte_by_byte(client: RawClient) -> None:
     }
 
 
+@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_largest_entry(client: RawClient) -> None:
     payload = bytes(5 * 1024 * 1024 - 128)
     client.send(add_of(1, 0, payload) + add_of(1, 1))
@@ -105,6 +117,7 @@ async def test_largest_entry(client: RawClient) -> None:
     assert await client.read(1, 0) == entry_of(1, 0, payload)
 
 
+@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_unknown_ledger_and_entry(client: RawClient) -> None:
     assert await client.read(404, 0) is Code.NO_LEDGER
     assert await client.read(404, -1) is Code.NO_LEDGER
@@ -113,6 +126,7 @@ async def test_unknown_ledger_and_entry(client: RawClient) -> None:
     assert await client.read(1, 6) is Code.NO_ENTRY
 
 
+@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_wrong_key_neither_writes_nor_fences(client: RawClient) -> None:
     assert await client.add(add_of(1, 0)) is Code.OK
     assert await client.add(add_of(1, 1, key=OTHER_KEY)) is Code.UNAUTHORIZED
@@ -120,6 +134,7 @@ async def test_wrong_key_neither_writes_nor_fences(client: RawClient) -> None:
     assert await client.add(add_of(1, 1)) is Code.OK
 
 
+@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_fence_refuses_adds_and_passes_recovery(client: RawClient) -> None:
     client.send(adds_of(1, range(10)))
     await client.acked(10)
@@ -131,12 +146,14 @@ async def test_fence_refuses_adds_and_passes_recovery(client: RawClient) -> None
     assert await client.read(1, 11, Flag.FENCE | Flag.HIGH_PRIORITY, KEY) is Code.NO_ENTRY
 
 
+@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_fence_of_a_ledger_never_heard_of(client: RawClient) -> None:
     assert await client.fence(77) is Code.NO_ENTRY
     assert await client.add(add_of(77, 0)) is Code.FENCED
     assert await client.add(add_of(77, 0, flags=RECOVERY)) is Code.OK
 
 
+@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_adds_sent_before_a_fence_are_answered_before_it(bookie: BookieNode) -> None:
     """An ack after the fence's answer would break P14."""
     writer, recoverer = await RawClient.connect(bookie), await RawClient.connect(bookie)
@@ -160,6 +177,7 @@ async def test_adds_sent_before_a_fence_are_answered_before_it(bookie: BookieNod
     recoverer.close()
 
 
+@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_damaged_entry_is_refused_and_the_rest_goes_on(
     bookie: BookieNode, client: RawClient
 ) -> None:
@@ -175,6 +193,7 @@ async def test_damaged_entry_is_refused_and_the_rest_goes_on(
     assert await client.add(bytes(bad)) is Code.OK
 
 
+@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_negative_ids_are_refused(client: RawClient) -> None:
     assert await client.add(add_of(-1, 0)) is Code.BAD_REQUEST
     assert await client.add(add_of(1, -0x1000)) is Code.BAD_REQUEST
@@ -187,6 +206,7 @@ async def test_negative_ids_are_refused(client: RawClient) -> None:
     assert await client.read(-1, 0) is Code.NO_LEDGER
 
 
+@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_batch_read(client: RawClient) -> None:
     client.send(adds_of(1, range(20), b"x" * 1000))
     await client.acked(20)
@@ -206,12 +226,14 @@ async def test_batch_read(client: RawClient) -> None:
     assert (await batch(20, 1, 10**6)).code == Code.NO_ENTRY
 
 
+@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_auth_is_answered(client: RawClient) -> None:
     client.send(auth_frame("SomePlugin", b"token"))
     assert await client.answer() == AuthMessage(AUTH_DISABLED, b"")
     assert await client.add(add_of(1, 0)) is Code.OK
 
 
+@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_lac_read_write_and_entries(client: RawClient) -> None:
     client.send(adds_of(1, range(10)))
     await client.acked(10)
@@ -230,6 +252,7 @@ async def test_lac_read_write_and_entries(client: RawClient) -> None:
     assert (await client.call(Op.READ_LAC, ledger=404)).code is Code.NO_LEDGER
 
 
+@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_wait_lac_returns_with_the_entry(bookie: BookieNode, client: RawClient) -> None:
     client.send(adds_of(1, [0]))
     await client.acked(1)
@@ -251,6 +274,7 @@ async def test_wait_lac_returns_with_the_entry(bookie: BookieNode, client: RawCl
     writer.close()
 
 
+@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 @pytest.mark.parametrize("times", [1, 2])
 async def test_a_fence_ends_long_polls(bookie: BookieNode, client: RawClient, times: int) -> None:
     """A follower learned of a recovered end only when its poll's whole time was over."""
@@ -269,6 +293,7 @@ async def test_a_fence_ends_long_polls(bookie: BookieNode, client: RawClient, ti
     assert len(bookie.server.requests._parked) == 1, "the other ledger is not concerned"
 
 
+@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_a_deletion_ends_long_polls(bookie: BookieNode, client: RawClient) -> None:
     assert await client.add(add_of(1, 0)) is Code.OK
     body = {"ledger": 1, "after": 5, "timeout_ms": 600_000}
@@ -279,6 +304,7 @@ async def test_a_deletion_ends_long_polls(bookie: BookieNode, client: RawClient)
     assert answer.code is Code.NO_LEDGER  # type: ignore[union-attr]
 
 
+@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_parked_long_poll_ends_with_its_connection(bookie: BookieNode) -> None:
     client = await RawClient.connect(bookie)
     assert await client.add(add_of(1, 0)) is Code.OK
@@ -288,6 +314,7 @@ async def test_parked_long_poll_ends_with_its_connection(bookie: BookieNode) -> 
     await until(lambda: not bookie.server.requests._parked)
 
 
+@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_too_many_long_polls_are_told_so(tmp_path: Path) -> None:
     async with running_bookie(tmp_path, long_polls_max=2) as bookie:
         client = await RawClient.connect(bookie)
@@ -301,6 +328,7 @@ async def test_too_many_long_polls_are_told_so(tmp_path: Path) -> None:
         client.close()
 
 
+@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_node_info(bookie: BookieNode, client: RawClient) -> None:
     body = (await client.call(Op.NODE_INFO)).body
     assert body["bookie_id"] == "bookie-1"
@@ -309,6 +337,7 @@ async def test_node_info(bookie: BookieNode, client: RawClient) -> None:
     assert 0 < body["free_bytes"] <= body["total_bytes"]
 
 
+@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_extension_request_with_missing_or_odd_fields(client: RawClient) -> None:
     assert (await client.call(Op.READ_LAC)).code is Code.BAD_REQUEST
     assert (await client.call(Op.READ_LAC, ledger="one")).code is Code.BAD_REQUEST
@@ -334,6 +363,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 @pytest.mark.parametrize("what", BROKEN)
 async def test_broken_bytes_end_their_connection_only(
     bookie: BookieNode, client: RawClient, what: str
@@ -345,6 +375,7 @@ async def test_broken_bytes_end_their_connection_only(
     assert await client.add(add_of(1, 0)) is Code.OK
 
 
+@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_adds_before_broken_bytes_count(bookie: BookieNode, client: RawClient) -> None:
     other = await RawClient.connect(bookie)
     other.send(adds_of(1, range(3)) + BROKEN["zeros"])
@@ -358,6 +389,7 @@ async def test_adds_before_broken_bytes_count(bookie: BookieNode, client: RawCli
             pass
 
 
+@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_another_version_is_told_so(client: RawClient) -> None:
     client.send(struct.pack(">IIqq", 20, header(2, 0, 1), 5, 6))
     data = await asyncio.wait_for(client._reader.readexactly(28), 10)
@@ -367,6 +399,7 @@ async def test_another_version_is_told_so(client: RawClient) -> None:
     assert await client.add(add_of(1, 0)) is Code.OK
 
 
+@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_random_bytes_never_harm(bookie: BookieNode, client: RawClient) -> None:
     import random
 
@@ -383,6 +416,7 @@ async def test_random_bytes_never_harm(bookie: BookieNode, client: RawClient) ->
     assert await client.add(add_of(2, 0)) is Code.OK
 
 
+@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_half_closed_connection_still_gets_its_answers(bookie: BookieNode) -> None:
     client = await RawClient.connect(bookie)
     client.send(adds_of(1, range(1000)) + read_request(1, 9999))
@@ -398,6 +432,7 @@ async def test_half_closed_connection_still_gets_its_answers(bookie: BookieNode)
     assert await client.is_closed()
 
 
+@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_connections_are_bounded(tmp_path: Path) -> None:
     async with running_bookie(tmp_path, connections_max=2) as bookie:
         clients = [await RawClient.connect(bookie) for _ in range(2)]
@@ -412,6 +447,7 @@ async def test_connections_are_bounded(tmp_path: Path) -> None:
         clients[1].close()
 
 
+@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_metrics_count_what_happened(bookie: BookieNode, client: RawClient) -> None:
     client.send(adds_of(1, range(100)))
     await client.acked(100)
@@ -431,3 +467,172 @@ async def test_metrics_count_what_happened(bookie: BookieNode, client: RawClient
     ):
         assert line in text.splitlines()
     assert (bookie.metrics.registry.get_sample_value("octavo_bookie_group_seconds_count") or 0) >= 2
+
+
+START_TLS = request_frame(v3.Op.START_TLS, 1, "startTLSRequest")
+OK = v3.STATUS[Code.OK]
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Certificates:
+    return certificates(tmp_path / "certs", handshake_timeout_ms=2_000)
+
+
+@pytest.fixture
+async def node(tmp_path: Path, held: Certificates) -> AsyncIterator[BookieNode]:
+    async with running_bookie(tmp_path, tls=held, admin_port=0) as running:
+        yield running
+
+
+async def secured(node: BookieNode, held: Certificates) -> tuple[Any, asyncio.StreamWriter]:
+    client = V3Client(*await asyncio.open_connection("127.0.0.1", node.port))
+    client.send(START_TLS)
+    assert (await client.answer()).status == OK
+    await client.writer.start_tls(held.client, server_hostname="127.0.0.1")  # type: ignore[arg-type]
+    return client.reader, client.writer
+
+
+async def test_tls_from_the_first_byte(node: BookieNode, held: Certificates) -> None:
+    client = RawClient(*await asyncio.open_connection("127.0.0.1", node.port, ssl=held.client))
+    assert await client.add(add_of(1, 0)) is Code.OK
+    assert isinstance(await client.read(1, 0), bytes)
+    client.close()
+
+
+async def test_start_tls_of_a_client_that_speaks_v3(node: BookieNode, held: Certificates) -> None:
+    client = V3Client(*await secured(node, held))
+    assert await client.add(1, 0) == OK
+    assert (await client.read(1, 0)).status == OK
+    again = await client.ask(v3.Op.START_TLS, "startTLSRequest")
+    assert again.status == v3.STATUS[Code.BAD_REQUEST], "it is there already"
+    client.close()
+
+
+async def test_start_tls_of_a_client_that_speaks_v2(node: BookieNode, held: Certificates) -> None:
+    client = RawClient(*await secured(node, held))
+    for entry in range(20):
+        assert await client.add(add_of(1, entry, b"x" * 50_000)) is Code.OK
+    assert isinstance(await client.read(1, 19), bytes)
+    client.close()
+
+
+async def test_frames_right_behind_the_handshake(node: BookieNode, held: Certificates) -> None:
+    for _ in range(10):
+        client = RawClient(*await secured(node, held))
+        client.send(add_of(2, 0) + add_of(2, 1))
+        assert await client.acked(2)
+        client.close()
+
+
+@pytest.mark.parametrize(
+    ("data", "answered"),
+    [
+        (add_of(1, 0), False),
+        (add_frame(1, 0), True),
+        (START_TLS + add_frame(1, 0), True),
+        (request_frame(v3.Op.AUTH, 1, "authRequest", authPluginName="x", payload=b""), True),
+        (b"GET / HTTP/1.1\r\n\r\n", False),
+        (b"\0\0\0\0", False),
+    ],
+    ids=["v2 add", "v3 add", "behind START_TLS", "auth", "http", "empty"],
+)
+async def test_nothing_else_is_taken_in_the_clear(
+    node: BookieNode, held: Certificates, data: bytes, answered: bool
+) -> None:
+    with capture_logs() as logs:
+        client = V3Client(*await asyncio.open_connection("127.0.0.1", node.port))
+        client.send(data)
+        if answered:
+            assert (await client.answer()).status == v3.STATUS[Code.UNAUTHORIZED]
+        assert await client.is_closed()
+        client.close()
+    assert [one["event"] for one in logs] == ["tls_refused"]
+    inside = RawClient(*await secured(node, held))
+    assert not isinstance(await inside.read(1, 0), bytes), "nothing was stored"
+    inside.close()
+
+
+async def test_who_asks_for_start_tls_and_says_no_more_is_cut_off(node: BookieNode) -> None:
+    for data in (START_TLS[:5], START_TLS):
+        client = V3Client(*await asyncio.open_connection("127.0.0.1", node.port))
+        client.send(data)
+        if data is START_TLS:
+            await client.answer()
+        assert await client.is_closed()
+        client.close()
+
+
+async def test_both_are_taken_during_a_change_over(tmp_path: Path) -> None:
+    held = certificates(tmp_path / "certs", plain_allowed=True)
+    async with running_bookie(tmp_path, tls=held) as node:
+        plain = RawClient(*await asyncio.open_connection("127.0.0.1", node.port))
+        plain.send(b"".join(add_of(1, entry, b"x" * 100_000) for entry in range(30)))
+        assert await plain.acked(30)
+        inside = RawClient(*await secured(node, held))
+        assert isinstance(await inside.read(1, 29), bytes)
+        for client in (plain, inside):
+            client.close()
+
+
+@pytest.mark.parametrize("start_tls", [False, True], ids=["tls", "start_tls"])
+async def test_a_ledger_is_written_and_read(tmp_path: Path, start_tls: bool) -> None:
+    held = certificates(tmp_path / "certs", mutual=True, start_tls=start_tls)
+    async with running_cluster(tmp_path, tls=held) as cluster:
+        client = await cluster.client()
+        writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
+        await add_many(writer, 300, size=20_000)
+        renew(tmp_path / "certs")
+        assert held.refresh()
+        await cluster.stop_bookie("b3")
+        await add_many(writer, 10)
+        await cluster.start_bookie("b3")
+        await writer.close()
+        reader = await (await cluster.client(2)).open(writer.ledger_id)
+        entries = await reader.read(0, 299)
+        assert [bytes(one.payload) for one in entries] == [
+            payload_of(n, 20_000) for n in range(300)
+        ]
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("another ca", "the CA of its certificate is not trusted here"),
+        ("no certificate", "give certificate and key"),
+        ("plain bookie", "does that port speak TLS?"),
+        ("plain bookie, START_TLS", "does not support START_TLS"),
+    ],
+)
+async def test_why_a_bookie_cannot_be_reached_is_said(tmp_path: Path, how: str, said: str) -> None:
+    plain = how.startswith("plain")
+    server = None if plain else certificates(tmp_path / "certs", mutual=True)
+    folder = tmp_path / "other" if how == "another ca" else tmp_path / "certs"
+    make(folder, "client")
+    client = certificates(folder, "client", start_tls=how.endswith("START_TLS"))
+    if how == "no certificate":
+        client = Certificates(type(client.config)(ca=f"{folder}/ca.pem"))
+    async with running_cluster(tmp_path, bookies=1, tls=server) as cluster:
+        cluster.tls = client
+        ledgers = await cluster.client()
+        with pytest.raises(BookieUnavailable) as caught:
+            await ledgers.bookies.get("b1").connected()
+        assert said in str(caught.value)
+
+
+async def test_tls_at_a_port_without_is_told(tmp_path: Path, held: Certificates) -> None:
+    async with running_bookie(tmp_path) as node:
+        with capture_logs() as logs:
+            with pytest.raises(ConnectionResetError):
+                await asyncio.open_connection("127.0.0.1", node.port, ssl=held.client)
+            await until(lambda: [one for one in logs if one["event"] == "connection_refused"])
+    [told] = [one for one in logs if one["event"] == "connection_refused"]
+    assert "this is TLS, and this port has none" in told["reason"]
+
+
+async def test_the_admin_port_speaks_it_too(node: BookieNode, held: Certificates) -> None:
+    for context, expected in ((held.client, b"200 OK"), (None, b"tls-required")):
+        reader, writer = await asyncio.open_connection("127.0.0.1", node.admin.port, ssl=context)
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        async with asyncio.timeout(10):
+            assert expected in await reader.read()
+        writer.close()

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import pytest
 from octavo.bookie.node import BookieNode
 from octavo.broker.errors import BrokerError
 from octavo.broker.types import PartitionName, TopicName
+from octavo.ledger.client import LedgerClient
 from octavo.ledger.encryption import plain_length, wrapped_of
 from octavo.ledger.errors import EntryTampered, LedgerFenced, OutcomeUnknown
 from octavo.ledger.offload.format import About
@@ -27,7 +28,9 @@ from octavo.metadata.ledger_ids import ledger_path
 from octavo.metadata.ledgers import LEDGERS_ROOT, LedgerMetadata
 from octavo.metadata.offloads import COPYING, OFFLOADED, begun, change_partition, dropped, finished
 from octavo.metadata.paths import join
-from octavo.metadata.topics import OffloadRecord, TopicStore
+from octavo.metadata.topics import OffloadRecord, TopicSettings, TopicStore
+from octavo.pipeline.compact_rules import CompactPolicy
+from octavo.pipeline.compact_tasks import Place, Work, copied, keys_of
 from octavo.pipeline.offload_copy import CopyTask, copy
 from octavo.process.copies import NodeCopies
 from octavo.protocol.codes import NoSuchEntry, OctavoError
@@ -37,9 +40,12 @@ from octavo.rewrap import needed, rewrap
 from octavo.security.keys.config import KeysConfig
 from octavo.security.keys.errors import KeyMissing, KeySourceUnavailable
 from octavo.security.keys.wrapped import ENCRYPTION_KEY
-from tests.cluster.test_copies import keeper_of
-from tests.cluster.test_garbage_cluster import LIMITS
-from tests.cluster.test_wiped_bookie import wipe
+from octavo.spark import commit as driver
+from octavo.spark.options import source_options
+from octavo.spark.reading import Split
+from octavo.spark.sink import batch_writer
+from tests.cluster.test_copies import keeper_of, wipe
+from tests.cluster.test_orphan_ledgers import LIMITS
 from tests.support.cluster import (
     Cluster,
     add_many,
@@ -47,10 +53,13 @@ from tests.support.cluster import (
     make_topic,
     owned,
     payload_of,
+    running_cluster,
     until,
     values,
 )
 from tests.support.keys import KMS, RECHECK_MS, add_key, forget, key_file, key_of
+from tests.support.sink_tasks import SCHEMA, messages, options, rows, task
+from tests.support.spark_place import reader_of, values_of
 
 NAMESPACE = "secret"
 TOPIC = TopicName(NAMESPACE, "plans")
@@ -543,3 +552,107 @@ async def test_over_http_an_entry_says_that_it_is_encrypted(cluster: Cluster, ke
     assert answer.json()["code"] == "encryption-key-missing"
     assert (await api.call("DELETE", f"/v1/topics/{NAMESPACE}/plans")).status == 204
     assert ledger not in await client.list(), "what cannot be read can be deleted"
+
+
+NAME = f"{NAMESPACE}/flights"
+TOPIC_SPARK = f"/v1/topics/{NAME}"
+
+
+@pytest.fixture
+async def cluster_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
+    config = key_file(tmp_path, key_of(1, NAMESPACE))
+    async with running_cluster(tmp_path) as found:
+        found.keys = config
+        for name in ("broker-0", "broker-1"):
+            await found.start_broker(name)
+        body = {"encrypted": True}
+        assert (await found.api.put(f"/v1/namespaces/{NAMESPACE}", json=body)).status == 201
+        assert (await found.api.put(TOPIC_SPARK, json={"partitions": 2})).status == 201
+        monkeypatch.setenv("OCTAVO_KEYS_FILE", config.file)
+        monkeypatch.setenv("OCTAVO_KEYS_RECHECK_MS", str(RECHECK_MS))
+        yield found
+
+
+def writer_of(cluster: Cluster, name: str) -> Any:
+    given = options(cluster, bulkLoadId=name, batchBytes="200", topic=NAME)
+    return batch_writer(given, SCHEMA, overwrite=False)
+
+
+async def loaded(cluster: Cluster, count: int) -> list[int]:
+    writer = writer_of(cluster, "n")
+    told = await task(writer, rows(0, count))
+    await asyncio.to_thread(writer.commit, [told])
+    return [one.ledger_id for one in told.written]
+
+
+async def test_the_sink_encrypts_and_the_source_reads(
+    cluster_spark: Cluster, tmp_path: Path
+) -> None:
+    made = await loaded(cluster_spark, 60)
+    client = await cluster_spark.client()
+    for ledger in made:
+        assert ENCRYPTION_KEY in (await client.metadata(ledger)).custom
+    found = await messages(cluster_spark, TOPIC_SPARK)
+    assert sorted(int(one) for part in found for one in part) == list(range(60))
+    reader = reader_of(cluster_spark.api.url, subscribe=NAME)
+    splits: Any = await asyncio.to_thread(reader.partitions)
+    got = [
+        value
+        for split in splits
+        for value in values_of(list(await asyncio.to_thread(lambda s=split: list(reader.read(s)))))
+    ]
+    assert sorted(map(int, got)) == list(range(60))
+    forget(tmp_path / "keys", NAMESPACE)
+    with pytest.raises(KeyMissing, match="k1 of namespace secret"):
+        await asyncio.to_thread(lambda: list(reader.read(splits[0])))
+
+
+async def test_a_task_without_the_key_writes_nothing_in_the_clear(
+    cluster_spark: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = writer_of(cluster_spark, "m")
+    with monkeypatch.context() as without:
+        without.delenv("OCTAVO_KEYS_FILE")
+        without.delenv("OCTAVO_KEYS_RECHECK_MS")
+        with pytest.raises(KeyMissing, match="namespace secret are encrypted"):
+            await task(writer, rows(0, 10))
+    assert await (await cluster_spark.client()).list() == []
+
+
+async def test_a_load_in_the_clear_is_not_taken_in(
+    cluster_spark: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = writer_of(cluster_spark, "old")
+    with monkeypatch.context() as older:
+        original = LedgerClient.create
+
+        async def in_the_clear(self: LedgerClient, **how: Any) -> Any:
+            return await original(self, **{**how, "encrypted_for": None})
+
+        older.setattr(LedgerClient, "create", in_the_clear)
+        told = await task(writer, rows(0, 10))
+    with pytest.raises(driver.SinkFailed, match="not encrypted for namespace secret"):
+        await asyncio.to_thread(writer.commit, [told])
+    assert await messages(cluster_spark, TOPIC_SPARK) == [[], []]
+
+
+async def test_a_compacted_ledger_is_encrypted_as_well(cluster_spark: Cluster) -> None:
+    await loaded(cluster_spark, 40)
+    reader = reader_of(cluster_spark.api.url, subscribe=NAME)
+    splits: Any = await asyncio.to_thread(reader.partitions)
+    (split,) = [one for one in splits if one.parts[0].partition == 0]
+    assert isinstance(split, Split)
+    place = Place(NAME, 0, 0, TopicSettings(encrypted=True))
+    options = source_options({"service": cluster_spark.api.url, "subscribe": NAME}, streaming=False)
+    work = Work("run", options, (place,), ((0, split),), CompactPolicy(), 0, None)
+    offsets = [
+        number
+        for some in await asyncio.to_thread(lambda: list(keys_of(work, 0)))
+        for number in some.column("offset").to_pylist()
+    ]
+    made = await asyncio.to_thread(copied, work, 0, offsets[::2])
+    assert made.messages == len(offsets[::2])
+    client = await cluster_spark.client()
+    assert ENCRYPTION_KEY in (await client.metadata(made.ledger_id)).custom
+    opened = await client.open(made.ledger_id)
+    assert len(await opened.read(0, opened.last_add_confirmed)) == opened.last_add_confirmed + 1

@@ -1,9 +1,13 @@
-"""A message of many megabytes: uploaded in pieces, seen whole or not at all."""
+"""A message of many megabytes: uploaded in pieces, seen whole or not at all, in bounded memory."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import random
+import sys
+import tracemalloc
+from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from pathlib import Path
@@ -11,17 +15,27 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import ClientSession, ClientTimeout
 from crc32c import crc32c
+from typer.testing import CliRunner
 
 from octavo.broker.log.orphan_ledgers import label_of, may_go, named_ledgers
+from octavo.broker.operations.large import HELD_BYTES, HELD_BYTES_MIN
+from octavo.broker.partition.large import PIECES_UNDER_WAY_MAX
 from octavo.broker.types import TopicName
+from octavo.cli.main import app
+from octavo.cli.options import BadOption
+from octavo.client.client import AsyncClient
+from octavo.client.errors import ApiError, InvalidCall, NotFound
+from octavo.client.sync import Client
+from octavo.client.transport import Transport
 from octavo.metadata.store import MetadataUnavailable
 from octavo.metadata.topics import PartitionRecord, TopicStore
 from octavo.protocol.batch import split_batches
 from octavo.protocol.large import PIECE_BYTES
 from octavo.protocol.records import read_records
 from tests.cluster.test_forks import BATCH, forked
-from tests.support.cluster import Cluster, owned, running_cluster
+from tests.support.cluster import Cluster, owned, running_cluster, until
 from tests.support.keys import key_file, key_of
 
 ONE = "/v1/topics/public/one"
@@ -522,3 +536,262 @@ async def test_an_insertion_without_an_answer_takes_nothing_away(
     await asyncio.sleep(0.2)
     assert await body_at(repeated_cluster, found["offset"]) == BODY
     assert await shown(repeated_cluster) == [(0, "before"), (found["offset"], len(BODY))]
+
+
+TOPIC = "public/one"
+OCTAVO = str(Path(sys.executable).with_name("octavo"))
+
+
+@pytest.fixture
+async def cluster_client(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path / "cluster", brokers=2) as found:
+        assert (await found.api.put(ONE)).status == 201
+        yield found
+
+
+def urls(cluster: Cluster) -> list[str]:
+    return [api.url for api in cluster.apis.values()]
+
+
+@pytest.fixture
+async def client(cluster_client: Cluster) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(urls(cluster_client)) as found:
+        yield found
+
+
+async def body_at_client(client: AsyncClient, message: Any) -> bytes:
+    return b"".join([piece async for piece in client.body(TOPIC, message)])
+
+
+async def test_what_is_published_comes_back(client: AsyncClient, tmp_path: Path) -> None:
+    file = tmp_path / "film"
+    file.write_bytes(BODY)
+    at = await client.publish_large(TOPIC, file, key="k", headers={"kind": "film"})
+    (message,) = await client.read(TOPIC)
+    assert (message.offset, message.key, message.value) == (at.offset, b"k", b"")
+    assert ("kind", b"film") in message.headers
+    assert message.large is not None
+    assert (message.large.size, message.large.crc32c) == (len(BODY), f"{crc32c(BODY):08x}")
+    assert await body_at_client(client, message) == BODY
+    await client.publish(TOPIC, b"small")
+    assert await body_at_client(client, at.offset + 1) == b"small"
+    (last,) = await client.read(TOPIC, start=at.offset + 1)
+    assert last.large is None
+    with pytest.raises(NotFound):
+        await body_at_client(client, at.offset + 2)
+
+
+async def test_a_consumer_is_given_it_once_and_reads_its_body(client: AsyncClient) -> None:
+    consumer = await client.subscribe(TOPIC, "s", type="shared", start="earliest")
+    await client.publish_large(TOPIC, BODY)
+    await client.publish(TOPIC, b"small")
+    given = []
+    async for delivery in consumer.deliveries(idle_s=3.0):
+        given.append(delivery)
+        if delivery.large is not None:
+            assert await body_at_client(client, delivery) == BODY
+        if len(given) == 2:
+            break
+    assert [one.value for one in given] == [b"", b"small"]
+
+
+async def test_an_upload_whose_answer_is_lost_is_stored_once(
+    client: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once, lost = Transport._once, list[str]()
+
+    async def forgetful(self: Transport, *how: Any) -> Any:
+        answer = await once(self, *how)
+        if how[2].endswith("/large") and not lost:
+            lost.append(how[2])
+            raise ConnectionResetError("the answer is lost")
+        return answer
+
+    monkeypatch.setattr(Transport, "_once", forgetful)
+    at = await client.publish_large(TOPIC, BODY)
+    assert lost
+    assert at.duplicate
+    assert [one.offset for one in await client.read(TOPIC)] == [at.offset]
+    assert await body_at_client(client, at.offset) == BODY
+
+
+REFUSED_CLIENT: list[dict[str, Any]] = [
+    {"key": b"\xff"},
+    {"key": " k"},
+    {"headers": {"Kind": "film"}},
+    {"headers": {"a b": "film"}},
+    {"headers": {"kind": b"\xff"}},
+    {"headers": {"kind": None}},
+    {"headers": [("kind", "a"), ("kind", "b")]},
+]
+
+
+@pytest.mark.parametrize("how", REFUSED_CLIENT, ids=str)
+async def test_what_http_cannot_carry_is_refused_before_anything_is_sent(
+    client: AsyncClient, how: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidCall, match="large message"):
+        await client.publish_large(TOPIC, b"x", **how)
+    assert await client.read(TOPIC) == []
+
+
+async def test_a_topic_that_takes_none_says_so(client: AsyncClient) -> None:
+    await client.create_topic("public/compacted", compaction={})
+    with pytest.raises(ApiError, match="is compacted"):
+        await client.publish_large("public/compacted", BODY)
+
+
+async def test_the_client_without_asyncio_does_the_same(
+    cluster_client: Cluster, tmp_path: Path
+) -> None:
+    def use() -> bytes:
+        with Client(urls(cluster_client)) as client:
+            at = client.publish_large(TOPIC, BODY, upload="film-1")
+            again = client.publish_large(TOPIC, BODY, upload="film-1")
+            assert (again.offset, again.duplicate) == (at.offset, True)
+            (message,) = client.messages(TOPIC)
+            return b"".join(client.body(TOPIC, message))
+
+    assert await asyncio.to_thread(use) == BODY
+
+
+async def test_the_commands_write_what_they_were_given(
+    cluster_client: Cluster, tmp_path: Path
+) -> None:
+    film, folder = tmp_path / "film", tmp_path / "films"
+    film.write_bytes(BODY)
+    folder.mkdir()
+
+    async def run(*words: str) -> str:
+        ran = await asyncio.create_subprocess_exec(
+            OCTAVO, *words, "--url", urls(cluster_client)[0], stdout=PIPE, stderr=STDOUT
+        )
+        said, _ = await ran.communicate()
+        assert ran.returncode == 0, said
+        return said.decode()
+
+    said = await run("publish", TOPIC, "--large", str(film), "--key", "k", "--json")
+    offset = json.loads(said)["last"]["offset"]
+    await run("publish", TOPIC, "small")
+    shown = await run("consume", TOPIC, "-s", "copies", "--output-dir", str(folder))
+    assert "small" in shown
+    (saved,) = folder.iterdir()
+    assert saved.name == f"0-{offset}"
+    assert saved.read_bytes() == BODY
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("publish", "one", "x", "--large", "film"),
+        ("publish", "one", "--large", "/no/such/file"),
+        ("consume", "one", "--output-dir", "/no/such/folder"),
+        ("consume", "a-*", "-s", "s", "--output-dir", "/tmp"),
+    ],
+)
+def test_commands_say_what_does_not_go_together(words: tuple[str, ...]) -> None:
+    found = CliRunner().invoke(app, words)
+    assert isinstance(found.exception, BadOption), found
+
+
+async def test_the_body_of_an_upload_is_what_the_file_was(cluster_client: Cluster) -> None:
+    answer = await cluster_client.api.call("PUT", ONE + "/large", data=in_parts(BODY))
+    async with AsyncClient(urls(cluster_client)) as client:
+        assert await body_at_client(client, answer.json()["offset"]) == BODY
+
+
+PART = bytes(range(256)) * 1024
+SIZE = 100 * 1024 * 1024
+MEMORY_MAX = 32 * 1024 * 1024
+"""The most that is allocated while it passes; bookies, which keep unflushed data in memory, have
+little room for that here."""
+
+
+@pytest.fixture
+async def cluster_memory(tmp_path: Path) -> AsyncIterator[Cluster]:
+    small: dict[str, Any] = {
+        "write_cache_bytes_max": 4 * PIECE_BYTES,
+        "read_cache_bytes_max": PIECE_BYTES,
+    }
+    async with running_cluster(tmp_path, 1, brokers=1, **small) as found:
+        body = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum": 1}
+        assert (await found.api.put(ONE, json=body)).status == 201
+        yield found
+
+
+async def in_parts_memory() -> AsyncGenerator[bytes, None]:
+    for _ in range(SIZE // len(PART)):
+        yield PART
+
+
+async def test_a_hundred_megabytes_pass_through_bounded_memory(cluster_memory: Cluster) -> None:
+    whole = 0
+    for _ in range(SIZE // len(PART)):
+        whole = crc32c(PART, whole)
+    timeout = ClientTimeout(total=280)
+    async with ClientSession(timeout=timeout) as session:
+        tracemalloc.start()
+        try:
+            async with session.put(
+                cluster_memory.api.url + ONE + "/large", data=in_parts_memory()
+            ) as answer:
+                assert answer.status == 200, await answer.text()
+                found = await answer.json()
+            assert (found["size"], found["crc32c"]) == (SIZE, f"{whole:08x}")
+            _, peak_in = tracemalloc.get_traced_memory()
+            tracemalloc.reset_peak()
+            crc = size = 0
+            url = f"{cluster_memory.api.url}{ONE}/messages/{found['offset']}/body"
+            async with session.get(url) as answer:
+                assert answer.headers["Octavo-Crc32c"] == found["crc32c"]
+                async for part in answer.content.iter_any():
+                    crc, size = crc32c(part, crc), size + len(part)
+            _, peak_out = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert (size, crc) == (SIZE, whole)
+    assert max(peak_in, peak_out) < MEMORY_MAX, (peak_in, peak_out)
+
+
+async def test_uploads_count_as_what_has_arrived_and_slow_ones_make_room(tmp_path: Path) -> None:
+    """Each upload of a byte a second counted as 8 MiB: 48 of them took all room for bodies."""
+    async with running_cluster(tmp_path) as cluster:
+        await cluster.start_broker("broker-0", bodies_bytes_max=2 * HELD_BYTES)
+        assert (await cluster.api.put(ONE)).status == 201
+        go_on = asyncio.Event()
+
+        async def trickle(first: bytes = b"x") -> AsyncGenerator[bytes, None]:
+            yield first
+            while not go_on.is_set():
+                await asyncio.sleep(0.2)
+                yield b"x"
+
+        server = cluster.brokers["broker-0"].server
+        assert server is not None
+        held = server._services.held
+        slow = [
+            asyncio.create_task(cluster.api.call("PUT", ONE + "/large", data=trickle()))
+            for _ in range(24)
+        ]
+        await until(lambda: held.total >= 24 * HELD_BYTES_MIN, "all are under way")
+        assert held.total < 24 * HELD_BYTES_MIN + 24 * 1024, "what has arrived, no more"
+        answer = await cluster.api.call("PUT", ONE + "/large", data=PART * 8)
+        assert answer.status == 200, answer
+        # Uploads that have filled more than half of the room, and trickle on, lose their places.
+        greedy = [
+            asyncio.create_task(cluster.api.call("PUT", ONE + "/large", data=trickle(PART * 16)))
+            for _ in range(2)
+        ]
+        await until(lambda: held.pressed, "more than half is taken")
+        await until(lambda: not held.pressed, "the slowest have made room")
+        await until(lambda: any(one.done() for one in greedy), "the client hears of it")
+        answers = [await one for one in greedy if one.done()]
+        assert [(one.status, one.json()["code"]) for one in answers] == [(408, "body-too-slow")]
+        go_on.set()
+        await asyncio.gather(*slow, *greedy)
+        assert not held.total, "whatever became of them, all is given back"
+        assert not held._by_peer
+
+
+def test_what_an_upload_counts_as_is_what_it_takes() -> None:
+    assert HELD_BYTES >= (PIECES_UNDER_WAY_MAX + 2) * PIECE_BYTES

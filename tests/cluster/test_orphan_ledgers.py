@@ -1,9 +1,11 @@
-"""Ledgers and records that no topic names any more are removed."""
+"""Ledgers, records and objects that no topic names any more are removed."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ from octavo.broker.types import (
     TopicName,
     TopicSettings,
 )
+from octavo.clock import wall_clock_ms
 from octavo.ledger.errors import BookieUnavailable, NotEnoughBookies
 from octavo.ledger.write.writer import LedgerWriter
 from octavo.metadata.store import MetadataStore, MetadataUnavailable, RecordNotFound
@@ -39,19 +42,27 @@ from octavo.metadata.topics import (
     TopicStore,
     owner_path,
 )
+from octavo.pipeline.offload import begin, finish, remove_orphans
+from octavo.pipeline.offload_copy import copy_in_task
+from octavo.pipeline.offload_rules import OffloadPolicy, planned
 from octavo.protocol.codes import OctavoError
+from octavo.spark.cluster import connected
 from tests.support.cluster import (
     TOPIC,
     Cluster,
     RunningBroker,
+    add_many,
     batch,
     make_topic,
     owned,
+    payload_of,
     running_cluster,
     until,
     values,
 )
 from tests.support.memory_state_ledgers import MemoryLedgers, MemoryWriter, Served
+from tests.support.spark_place import Place, running_place
+from tests.support.storage_support import eventually
 from tests.unit.broker.test_publisher import turns
 from tests.unit.broker.test_rollover import Rolling
 
@@ -657,3 +668,152 @@ async def test_a_trim_while_a_ledger_is_reopened_holds(tmp_path: Path) -> None:
         assert after == [before[-1], opened.writer.ledger_id]
         assert record.ledgers.earliest_offset == 2
         await opened.writer.close()
+
+
+SIZE = 4000
+COUNT = 100
+LIMITS: dict[str, Any] = {
+    "admin_port": 0,
+    "entry_log_bytes_max": 1024 * 1024,
+    "flush_interval_ms": 100,
+    "gc_interval_ms": 100,
+    "gc_quarantine_ms": 300,
+    "gc_minor_interval_ms": 100,
+    "gc_major_interval_ms": 100,
+    "gc_bytes_per_s": 200 * 1024 * 1024,
+}
+
+
+def used_garbage(cluster: Cluster, name: str) -> int:
+    size = 0
+    for path in sorted((cluster.folder / name / "ledgers").glob("*.log"))[:-1]:
+        with contextlib.suppress(FileNotFoundError):
+            size += path.stat().st_size
+    return size
+
+
+async def ask(port: int, request: str) -> Any:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"{request} HTTP/1.1\r\n\r\n".encode())
+    answer = await reader.read()
+    writer.close()
+    return json.loads(answer.partition(b"\r\n\r\n")[2])
+
+
+async def test_deleted_ledgers_leave_every_bookie(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, **LIMITS) as cluster:
+        client = await cluster.client()
+        written: list[LedgerWriter] = []
+        for _ in range(12):
+            writer = await client.create(
+                ensemble_size=3, write_quorum=3, ack_quorum=2, password=b"x"
+            )
+            await add_many(writer, COUNT, SIZE)
+            await writer.close()
+            written.append(writer)
+        kept = written[5]
+        reader = await client.open(kept.ledger_id, password=b"x")
+        reading = asyncio.ensure_future(_read_on(reader, 200))
+        for writer in written:
+            if writer is not kept:
+                await client.delete(writer.ledger_id)
+        for name, node in cluster.nodes.items():
+            await eventually(lambda node=node: node.storage.ledgers() == [kept.ledger_id], 30)  # type: ignore[misc]
+            await eventually(
+                lambda name=name: used_garbage(cluster, name) < COUNT * SIZE * 1.3 + 2**20,  # type: ignore[misc]
+                30,
+            )
+        await reading
+        async with asyncio.timeout(30):
+            while True:
+                status = await ask(cluster.nodes["b1"].admin.port, "GET /gc?limit=3")
+                if status["total"]["ledgers_deleted"] >= 11:
+                    break
+                await asyncio.sleep(0.05)
+        assert status["total"]["ledgers_deleted"] == 11
+        assert status["logs"]
+        assert all(log["reason"] for log in status["logs"])
+        assert "rounds" in await ask(cluster.nodes["b1"].admin.port, "POST /gc?major=1")
+
+
+async def _read_on(reader: Any, times: int) -> None:
+    for _ in range(times):
+        entries = await reader.read(0, COUNT - 1)
+        assert [bytes(entry.payload) for entry in entries] == [
+            payload_of(n, SIZE) for n in range(COUNT)
+        ]
+        await asyncio.sleep(0.005)
+
+
+# A run that began a copy again removed the intent of the run before, which might still live and
+# write its object: then nothing named that object. Now an intent stays until no run can be
+# writing.
+
+NAME_OFFLOADED = ("public", "flights", 0)
+SOON = OffloadPolicy(grace_ms=0)
+LATER = OffloadPolicy(grace_ms=0, forget_ms=0)
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Place]:
+    async with running_place(tmp_path / "cluster") as made:
+        yield made
+
+
+async def begun_by(cluster: Any, place: Place, out: Path) -> Any:
+    record = await cluster.record(str(TOPIC), 0)
+    job = planned({NAME_OFFLOADED: record}, OffloadPolicy(), wall_clock_ms()).copies[0]
+    return await begin(cluster, job, out.as_uri(), place.service)
+
+
+def objects_in(out: Path) -> list[str]:
+    return [path.as_uri() for path in out.rglob("*.parquet")]
+
+
+@pytest.mark.timeout(600)
+async def test_the_run_before_lives_and_dies_after_its_object(place: Place, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    async with connected(place.service) as one, connected(place.service) as other:
+        late = await begun_by(one, place, out)
+        ours = await begun_by(other, place, out)
+        await asyncio.to_thread(copy_in_task, late)
+        done = await asyncio.to_thread(copy_in_task, ours)
+        assert await finish(other, done)
+        assert len(objects_in(out)) == 2
+        assert await remove_orphans(other, LATER) == 1
+        assert await TopicStore(place.cluster.store).list_intents() == [ours.about.uuid]
+    assert objects_in(out) == [done.url]
+
+
+@pytest.mark.timeout(600)
+async def test_an_orphan_whose_object_comes_later(place: Place, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    topics = TopicStore(place.cluster.store)
+    async with connected(place.service) as cluster:
+        late = await begun_by(cluster, place, out)
+        await place.broker.topics.delete(TOPIC)
+        await place.broker.topics.create(TOPIC, TopicSettings())
+        assert await remove_orphans(cluster, SOON) == 0
+        path = out / "public" / "flights" / "0" / f"{late.stem}-12345678.parquet"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"whole")
+        assert await remove_orphans(cluster, SOON) == 1
+        assert objects_in(out) == []
+        assert await topics.list_intents() == [late.about.uuid], "another try of it may write yet"
+        assert await remove_orphans(cluster, LATER) == 0
+    assert await topics.list_intents() == []
+
+
+@pytest.mark.timeout(600)
+async def test_a_finish_that_comes_too_late_leaves_its_intent(place: Place, tmp_path: Path) -> None:
+    """Spark may have given up an attempt of the task that still writes."""
+    out = tmp_path / "out"
+    async with connected(place.service) as cluster:
+        task = await begun_by(cluster, place, out)
+        done = await asyncio.to_thread(copy_in_task, task)
+        assert not await finish(cluster, done._replace(written=None, failed="no room"))
+        assert objects_in(out) == []
+        await asyncio.to_thread(copy_in_task, task)
+        assert await remove_orphans(cluster, LATER) == 1
+    assert objects_in(out) == []
+    assert await TopicStore(place.cluster.store).list_intents() == []

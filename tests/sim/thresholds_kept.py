@@ -160,7 +160,7 @@ KEPT: Mapping[str, str] = {
         octavo.broker.cluster.broker_status:_TRIES
     """,
     "of balance by load, which the simulator leaves off, for it judges the even spread; "
-    "unit/broker/test_load, cluster/test_load": """
+    "unit/broker/test_load, cluster/test_balance": """
         octavo.broker.cluster.load:GAIN octavo.broker.cluster.load:IDLE
         octavo.broker.cluster.load:MEASURED_EVERY_S octavo.broker.cluster.load:MESSAGE_BYTES
         octavo.broker.cluster.load:SMOOTHED_OVER_S octavo.broker.cluster.load:TOLD_STEP
@@ -191,15 +191,15 @@ KEPT: Mapping[str, str] = {
         octavo.client.handing:EXTEND_SHARE octavo.client.handing:_PACE_KEPT
         octavo.client.producer:* octavo.client.subscription:* octavo.client.transport:*
     """,
-    "no bookie of the simulator is one of Apache's: cluster/test_apaches_bookies draws it": """
+    "no bookie of the simulator is one of Apache's: cluster/test_ledgers draws it": """
         octavo.ledger.write.ensemble_writer:_TELL_AGAIN_S
     """,
-    "nobody in the simulator takes the ids of others: cluster/test_squatted_ledgers does": """
+    "nobody in the simulator takes the ids of others: cluster/test_secured_ledgers does": """
         octavo.ledger.client:_ASK_FOR_ID_S octavo.ledger.write.taken_ids:*
         octavo.metadata.ledger_ids:_HIGH_END
         octavo.bookie.ledgers.ledger_admission:_BETWEEN_LISTINGS_S
     """,
-    "nobody in the simulator forges entries: cluster/test_comparing_copies does": """
+    "nobody in the simulator forges entries: cluster/test_forged does": """
         octavo.bookie.wire.requests:_COMPARED_MAX octavo.ledger.rereplication.comparing:*
         octavo.ledger.read.doubts:*
     """,
@@ -207,11 +207,11 @@ KEPT: Mapping[str, str] = {
         octavo.broker.partition.message_batcher:* octavo.broker.operations.gathered:*
     """,
     "the load of large messages makes pieces short by itself; their memory is counted in "
-    "cluster/test_large_messages_memory": """
+    "cluster/test_large_messages": """
         octavo.broker.partition.large:* octavo.broker.http.api.large:*
         octavo.broker.operations.large:*
     """,
-    "nobody in the simulator chooses ids: cluster/test_explicit_ids does": """
+    "nobody in the simulator chooses ids: cluster/test_ledgers does": """
         octavo.ledger.write.explicit_ids:*
     """,
     "HTTP and sockets are outside of the simulator": """

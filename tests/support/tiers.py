@@ -39,7 +39,7 @@ FIRST_TIER = {
     "tests/engine_model/test_engine_model.py::test_any_history_agrees_with_the_model": 1,
     "tests/io_errors/test_io_errors.py::test_no_failing_call_breaks_a_promise": 1,
     "tests/model/test_models.py::test_nothing_is_wrong_in_any_state": 2,
-    "tests/process/test_bookie_kill.py::test_fence_and_key_survive_kill_9": 1,
+    "tests/process/test_bookie.py::test_fence_and_key_survive_kill_9": 1,
     "tests/sim/test_callers.py::test_a_seed_is_one_story": 1,
     "tests/sim/test_mutants.py::test_a_planted_bug_is_found_and_by_nothing_but_the_bug": 1,
     "tests/sim/test_simulation.py::test_no_seed_fails": 1,

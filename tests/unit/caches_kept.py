@@ -43,7 +43,7 @@ HELD: Mapping[str, str] = {
         "unit/octavo/test_process_cache.py::test_a_value_is_kept_by_its_key"
     ),
     "ledger.client:LedgerClient._recoveries": (
-        "cluster/test_ledger_write_read.py::test_a_recovery_is_shared_by_callers_of_one_password"
+        "cluster/test_ledgers.py::test_a_recovery_is_shared_by_callers_of_one_password"
     ),
 }
 """Caches and joined requests, each with the test that varies the fields of its key."""

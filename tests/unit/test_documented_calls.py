@@ -1,6 +1,6 @@
 """Every call, problem and command that a page names exists, with its parameters and options.
 
-process/test_pages_pasted runs what a reader pastes. Pages name much more: calls in a sentence,
+process/test_commands runs what a reader pastes. Pages name much more: calls in a sentence,
 commands that need a cluster in containers, a damaged disk, or Spark.
 """
 

@@ -118,7 +118,7 @@ MUTANTS = (
     ),
 )
 
-_TESTS = "cluster/test_compaction_by_itself.py::"
+_TESTS = "cluster/test_compaction.py::"
 BUGS = (
     TestedBug(
         "tombstone-goes-with-its-first-view",

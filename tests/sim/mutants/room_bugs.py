@@ -102,7 +102,7 @@ BUGS = (
         "a failed background task counts as running, and never runs again",
         "It is never begun again.",
         "Q1",
-        "cluster/test_partition_faults.py::test_a_bug_in_one_partition_leaves_the_others_maintained",
+        "cluster/test_partition.py::test_a_bug_in_one_partition_leaves_the_others_maintained",
         (
             "octavo.broker.cluster.background_tasks:BackgroundTasks._do",
             "    finally:\n        del self._under_way[piece]",
@@ -466,7 +466,7 @@ BUGS = (
         "the Spark sink writes rows that are due after they expire",
         "They are committed, acked unread by the ttl, and lost.",
         "nothing is taken that can never be delivered",
-        "cluster/test_spark_sink_cluster.py::test_a_row_that_is_due_after_its_expiry_is_not_written",
+        "cluster/test_spark_sink.py::test_a_row_that_is_due_after_its_expiry_is_not_written",
         (
             "octavo.spark.sink_ledgers:TaskLedgers._check_due",
             "if why is not None:",
@@ -478,7 +478,7 @@ BUGS = (
         "the Spark sink ignores the namespace's time to live",
         "Rows that are due too late are taken wherever the namespace says the ttl.",
         "nothing is taken that can never be delivered",
-        "cluster/test_spark_sink_cluster.py::test_a_row_that_is_due_after_its_expiry_is_not_written",
+        "cluster/test_spark_sink.py::test_a_row_that_is_due_after_its_expiry_is_not_written",
         (
             "octavo.spark.service:settings_of",
             "said = (await topics.read_namespace(namespace))[0].policies",

@@ -373,7 +373,7 @@ BUGS = (
         "a bookie starts with a folder from before an accepted loss",
         "The folder names this bookie, but its data is older than the accepted loss.",
         "P42",
-        "cluster/test_wiped_bookie.py",
+        "cluster/test_copies.py",
         (
             Edit(
                 "octavo.bookie.ledgers.cookies:check_cookies",
@@ -402,7 +402,7 @@ BUGS = (
         """Honest clients fence only ledgers that exist. Other clients fence ids that no client
         made, and memory grows.""",
         "memory (unlisted_ledgers_max)",
-        "cluster/test_squatted_ledgers.py",
+        "cluster/test_secured_ledgers.py",
         (
             Edit(
                 "octavo.bookie.ledgers.control:LedgerControl._authorized",
@@ -417,7 +417,7 @@ BUGS = (
         """The listing is made when it is first needed. If it is never renewed, the bookie does not
         know any ledger that was made later.""",
         "S8",
-        "cluster/test_squatted_ledgers.py",
+        "cluster/test_secured_ledgers.py",
         (
             Edit(
                 "octavo.bookie.ledgers.ledger_admission:LedgerAdmission._renew",

@@ -487,7 +487,7 @@ BUGS = (
         """The entry has a good checksum, so the reader believes it. A gap or a forged entry is
         skipped without an error.""",
         "S9 (none skipped)",
-        "cluster/test_forged_entries.py",
+        "cluster/test_forged.py",
         (
             Edit(
                 "octavo.ledger.read.continuity:Continuity.follow",
@@ -501,7 +501,7 @@ BUGS = (
         "a reader that met a bad copy asks the same bookie again",
         "A reader stays with the bookie that answered, so asking once more gives the same copy.",
         "S8 (one bad copy of three)",
-        "cluster/test_forged_entries.py",
+        "cluster/test_forged.py",
         (
             Edit(
                 "octavo.ledger.read.reader:LedgerReader.turn_away",

@@ -6,11 +6,11 @@ from tests.sim.mutants.planting import Edit
 from tests.sim.mutants.tested import TestedBug
 
 _BATCHES = "cluster/test_broker_bulk_loads.py"
-_RECOVER = "cluster/test_partition_faults.py"
-_FOLLOW = "cluster/test_follow.py"
-_PUSH = "cluster/test_push.py"
+_RECOVER = "cluster/test_partition.py"
+_FOLLOW = "cluster/test_streams.py"
+_PUSH = "cluster/test_streams.py"
 _GATHERING = "unit/broker/test_gathering.py"
-_FORGED = "cluster/test_forged_calls.py"
+_FORGED = "cluster/test_forged.py"
 _UPGRADE = "unit/broker_operations/test_upgrade.py"
 _UPGRADES = "unit/broker_http/test_upgrades.py"
 
@@ -373,7 +373,7 @@ BUGS = (
         batch longer. The edit ignores its answer, so a driver that is behind publishes once
         more.""",
         "X10, S9 (each row once)",
-        "cluster/test_spark_sink_producer.py",
+        "cluster/test_spark_sink.py",
         (Edit("octavo.spark.commit:publish", 'if began["repeated"]:', "if False:"),),
     ),
 )

@@ -125,7 +125,7 @@ BUGS = (
         """The older run was thought dead. It writes its object afterwards and dies, and without the
         intent no run ever finds that object.""",
         "S8",
-        "cluster/test_offloaded.py",
+        "cluster/test_orphan_ledgers.py",
         (
             Edit(
                 "octavo.pipeline.offload:_remove_copy",
@@ -357,7 +357,7 @@ BUGS = (
         """The bookie may have had the ledger under that key. Recovery takes the refusal for a
         denial and closes the ledger before an acked entry.""",
         "P29",
-        "cluster/test_squatted_ledgers.py",
+        "cluster/test_secured_ledgers.py",
         (
             Edit(
                 "octavo.bookie.ledgers.control:LedgerControl._authorized",

@@ -16,7 +16,7 @@ BUGS = (
         """All bookies were gone for a while, and no client published. The unconfirmed entries stay
         unconfirmed, and readers get a 503 until a client publishes.""",
         "S8",
-        "cluster/test_partition_faults.py",
+        "cluster/test_partition.py",
         (
             Edit(
                 "octavo.broker.partition.publisher:Publisher._writer_told",
@@ -32,7 +32,7 @@ BUGS = (
         contents for the old ledger's, and all acked messages of the old ledger are lost (seed
         91000032).""",
         "S9",
-        "cluster/test_broker_partition.py",
+        "cluster/test_partition.py",
         (
             Edit(
                 "octavo.broker.partition.partition:Partition._close_log",
@@ -122,7 +122,7 @@ BUGS = (
         owner out. If it is unchanged, both owners answer, and readers at one miss the acks of the
         other.""",
         "S9 (of two owners one chain wins)",
-        "cluster/test_opening_makes_no_ledger.py::"
+        "cluster/test_sessions.py::"
         "test_a_successor_for_which_nobody_came_keeps_the_former_owner_out",
         (
             Edit(
@@ -137,8 +137,7 @@ BUGS = (
         "an opening records that no batch has a producer, although some do",
         "Later openings then search no batches, and store a repeat a second time.",
         "S9 (none twice)",
-        "cluster/test_opening_makes_no_ledger.py::"
-        "test_producers_are_known_again_however_the_owners_end",
+        "cluster/test_sessions.py::test_producers_are_known_again_however_the_owners_end",
         (
             Edit(
                 "octavo.broker.partition.opening:PartitionOpener._open",
@@ -153,7 +152,7 @@ BUGS = (
         """As in Kafka, a new owner whose clock is behind appends older times, and a search by
         halving goes wrong. The edit ignores the last owner's time.""",
         "P66",
-        "cluster/test_append_time.py::"
+        "cluster/test_times.py::"
         "test_a_batch_has_the_time_at_which_it_is_stored_through_a_take_over",
         (
             Edit(
@@ -174,7 +173,7 @@ BUGS = (
         """A view's batches are rebuilt from stored records, but the append time is only in the
         header. A message then has two times, and a tombstone ages by a producer's clock.""",
         "P66",
-        "cluster/test_append_time.py::test_a_view_and_a_fork_have_the_same_times",
+        "cluster/test_times.py::test_a_view_and_a_fork_have_the_same_times",
         (
             Edit(
                 "octavo.broker.partition.compactor:Compactor._opening",
@@ -461,7 +460,7 @@ BUGS = (
         """The messages at their positions are gone, but the backlog still counts them, and their
         leases stay.""",
         "S9",
-        "cluster/test_truncate.py",
+        "cluster/test_retention.py",
         (
             Edit(
                 "octavo.broker.subscriptions.subscriptions:SubscriptionSet.pass_all_over",

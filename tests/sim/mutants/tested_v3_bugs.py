@@ -27,7 +27,7 @@ BUGS = (
         """Apache's bookies take a LAC only in v3 frames. Without it only the writer knows that the
         last entries are confirmed: readers leave them out, and brokers answer 503.""",
         "what is confirmed can be read",
-        "cluster/test_apaches_bookies.py",
+        "cluster/test_ledgers.py",
         (
             Edit(
                 "octavo.ledger.write.ensemble_writer:EnsembleWriter._announce_lac",
@@ -41,7 +41,7 @@ BUGS = (
         "an explicit LAC from an Apache bookie is believed without its signature",
         "A flipped bit makes entries readable that were never confirmed.",
         "P2",
-        "cluster/test_apaches_bookies.py",
+        "cluster/test_ledgers.py",
         (
             Edit(
                 "octavo.protocol.entry:unpack_lac",

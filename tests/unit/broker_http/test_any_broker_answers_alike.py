@@ -30,7 +30,7 @@ ABOUT_THE_TOPIC = [
     for route in ROUTES
     if "{topic}" in route.path
     and route.method != "DELETE"
-    and not route.path.endswith("/stream")  # without an end: cluster/test_push has both brokers
+    and not route.path.endswith("/stream")  # without an end: cluster/test_streams has both brokers
 ]
 VALUES = [
     b"prod\xe9", b"prod\xe8", b"k\xe9\xff", b"", b"\xff\xfe", "ключ".encode(), b"100%", b"%e9",
