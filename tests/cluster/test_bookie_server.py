@@ -41,6 +41,7 @@ from tests.support.raw_bookie import (
 )
 from tests.support.v3_frames import V3Client, add_frame, request_frame
 
+pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 event_loop_policy = on_both_loops
 
 OTHER_KEY = b"k" * 20
@@ -60,7 +61,6 @@ async def client(bookie: BookieNode) -> AsyncIterator[RawClient]:
     client.close()
 
 
-@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_pipelined_adds_are_acked_in_order_and_read_back(client: RawClient) -> None:
     client.send(adds_of(1, range(5000)))
     assert await client.acked(5000) == [(1, i) for i in range(5000)]
@@ -69,7 +69,6 @@ async def test_pipelined_adds_are_acked_in_order_and_read_back(client: RawClient
     assert await client.read(1, -1) == entry_of(1, 4999)
 
 
-@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_range_acks_are_few_and_plain_v2_gets_one_answer_each(client: RawClient) -> None:
     client.send(adds_of(1, range(1000)))
     answers = 0
@@ -84,7 +83,6 @@ async def test_range_acks_are_few_and_plain_v2_gets_one_answer_each(client: RawC
     assert await client.acked(1000) == [(2, i) for i in range(1000)]
 
 
-@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_ledgers_and_connections_are_independent(bookie: BookieNode) -> None:
     clients = [await RawClient.connect(bookie) for _ in range(5)]
     for number, client in enumerate(clients):
@@ -97,7 +95,6 @@ async def test_ledgers_and_connections_are_independent(bookie: BookieNode) -> No
         client.close()
 
 
-@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_entry_arriving_byte_by_byte(client: RawClient) -> None:
     for byte in read_request(9, 9) + add_of(1, 0):
         client.send(bytes([byte]))
@@ -109,7 +106,6 @@ async def test_entry_arriving_byte_by_byte(client: RawClient) -> None:
     }
 
 
-@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_largest_entry(client: RawClient) -> None:
     payload = bytes(5 * 1024 * 1024 - 128)
     client.send(add_of(1, 0, payload) + add_of(1, 1))
@@ -117,7 +113,6 @@ async def test_largest_entry(client: RawClient) -> None:
     assert await client.read(1, 0) == entry_of(1, 0, payload)
 
 
-@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_unknown_ledger_and_entry(client: RawClient) -> None:
     assert await client.read(404, 0) is Code.NO_LEDGER
     assert await client.read(404, -1) is Code.NO_LEDGER
@@ -126,7 +121,6 @@ async def test_unknown_ledger_and_entry(client: RawClient) -> None:
     assert await client.read(1, 6) is Code.NO_ENTRY
 
 
-@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_wrong_key_neither_writes_nor_fences(client: RawClient) -> None:
     assert await client.add(add_of(1, 0)) is Code.OK
     assert await client.add(add_of(1, 1, key=OTHER_KEY)) is Code.UNAUTHORIZED
@@ -134,7 +128,6 @@ async def test_wrong_key_neither_writes_nor_fences(client: RawClient) -> None:
     assert await client.add(add_of(1, 1)) is Code.OK
 
 
-@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_fence_refuses_adds_and_passes_recovery(client: RawClient) -> None:
     client.send(adds_of(1, range(10)))
     await client.acked(10)
@@ -146,14 +139,12 @@ async def test_fence_refuses_adds_and_passes_recovery(client: RawClient) -> None
     assert await client.read(1, 11, Flag.FENCE | Flag.HIGH_PRIORITY, KEY) is Code.NO_ENTRY
 
 
-@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_fence_of_a_ledger_never_heard_of(client: RawClient) -> None:
     assert await client.fence(77) is Code.NO_ENTRY
     assert await client.add(add_of(77, 0)) is Code.FENCED
     assert await client.add(add_of(77, 0, flags=RECOVERY)) is Code.OK
 
 
-@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_adds_sent_before_a_fence_are_answered_before_it(bookie: BookieNode) -> None:
     """An ack after the fence's answer would break P14."""
     writer, recoverer = await RawClient.connect(bookie), await RawClient.connect(bookie)
@@ -177,7 +168,6 @@ async def test_adds_sent_before_a_fence_are_answered_before_it(bookie: BookieNod
     recoverer.close()
 
 
-@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_damaged_entry_is_refused_and_the_rest_goes_on(
     bookie: BookieNode, client: RawClient
 ) -> None:
@@ -193,7 +183,6 @@ async def test_damaged_entry_is_refused_and_the_rest_goes_on(
     assert await client.add(bytes(bad)) is Code.OK
 
 
-@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_negative_ids_are_refused(client: RawClient) -> None:
     assert await client.add(add_of(-1, 0)) is Code.BAD_REQUEST
     assert await client.add(add_of(1, -0x1000)) is Code.BAD_REQUEST
@@ -206,7 +195,6 @@ async def test_negative_ids_are_refused(client: RawClient) -> None:
     assert await client.read(-1, 0) is Code.NO_LEDGER
 
 
-@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_batch_read(client: RawClient) -> None:
     client.send(adds_of(1, range(20), b"x" * 1000))
     await client.acked(20)
@@ -226,14 +214,12 @@ async def test_batch_read(client: RawClient) -> None:
     assert (await batch(20, 1, 10**6)).code == Code.NO_ENTRY
 
 
-@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_auth_is_answered(client: RawClient) -> None:
     client.send(auth_frame("SomePlugin", b"token"))
     assert await client.answer() == AuthMessage(AUTH_DISABLED, b"")
     assert await client.add(add_of(1, 0)) is Code.OK
 
 
-@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_lac_read_write_and_entries(client: RawClient) -> None:
     client.send(adds_of(1, range(10)))
     await client.acked(10)
@@ -252,7 +238,6 @@ async def test_lac_read_write_and_entries(client: RawClient) -> None:
     assert (await client.call(Op.READ_LAC, ledger=404)).code is Code.NO_LEDGER
 
 
-@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_wait_lac_returns_with_the_entry(bookie: BookieNode, client: RawClient) -> None:
     client.send(adds_of(1, [0]))
     await client.acked(1)
@@ -274,7 +259,6 @@ async def test_wait_lac_returns_with_the_entry(bookie: BookieNode, client: RawCl
     writer.close()
 
 
-@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 @pytest.mark.parametrize("times", [1, 2])
 async def test_a_fence_ends_long_polls(bookie: BookieNode, client: RawClient, times: int) -> None:
     """A follower learned of a recovered end only when its poll's whole time was over."""
@@ -293,7 +277,6 @@ async def test_a_fence_ends_long_polls(bookie: BookieNode, client: RawClient, ti
     assert len(bookie.server.requests._parked) == 1, "the other ledger is not concerned"
 
 
-@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_a_deletion_ends_long_polls(bookie: BookieNode, client: RawClient) -> None:
     assert await client.add(add_of(1, 0)) is Code.OK
     body = {"ledger": 1, "after": 5, "timeout_ms": 600_000}
@@ -304,7 +287,6 @@ async def test_a_deletion_ends_long_polls(bookie: BookieNode, client: RawClient)
     assert answer.code is Code.NO_LEDGER  # type: ignore[union-attr]
 
 
-@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_parked_long_poll_ends_with_its_connection(bookie: BookieNode) -> None:
     client = await RawClient.connect(bookie)
     assert await client.add(add_of(1, 0)) is Code.OK
@@ -314,7 +296,6 @@ async def test_parked_long_poll_ends_with_its_connection(bookie: BookieNode) -> 
     await until(lambda: not bookie.server.requests._parked)
 
 
-@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_too_many_long_polls_are_told_so(tmp_path: Path) -> None:
     async with running_bookie(tmp_path, long_polls_max=2) as bookie:
         client = await RawClient.connect(bookie)
@@ -328,7 +309,6 @@ async def test_too_many_long_polls_are_told_so(tmp_path: Path) -> None:
         client.close()
 
 
-@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_node_info(bookie: BookieNode, client: RawClient) -> None:
     body = (await client.call(Op.NODE_INFO)).body
     assert body["bookie_id"] == "bookie-1"
@@ -337,7 +317,6 @@ async def test_node_info(bookie: BookieNode, client: RawClient) -> None:
     assert 0 < body["free_bytes"] <= body["total_bytes"]
 
 
-@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_extension_request_with_missing_or_odd_fields(client: RawClient) -> None:
     assert (await client.call(Op.READ_LAC)).code is Code.BAD_REQUEST
     assert (await client.call(Op.READ_LAC, ledger="one")).code is Code.BAD_REQUEST
@@ -363,7 +342,6 @@ BROKEN = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 @pytest.mark.parametrize("what", BROKEN)
 async def test_broken_bytes_end_their_connection_only(
     bookie: BookieNode, client: RawClient, what: str
@@ -375,7 +353,6 @@ async def test_broken_bytes_end_their_connection_only(
     assert await client.add(add_of(1, 0)) is Code.OK
 
 
-@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_adds_before_broken_bytes_count(bookie: BookieNode, client: RawClient) -> None:
     other = await RawClient.connect(bookie)
     other.send(adds_of(1, range(3)) + BROKEN["zeros"])
@@ -389,7 +366,6 @@ async def test_adds_before_broken_bytes_count(bookie: BookieNode, client: RawCli
             pass
 
 
-@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_another_version_is_told_so(client: RawClient) -> None:
     client.send(struct.pack(">IIqq", 20, header(2, 0, 1), 5, 6))
     data = await asyncio.wait_for(client._reader.readexactly(28), 10)
@@ -399,7 +375,6 @@ async def test_another_version_is_told_so(client: RawClient) -> None:
     assert await client.add(add_of(1, 0)) is Code.OK
 
 
-@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_random_bytes_never_harm(bookie: BookieNode, client: RawClient) -> None:
     import random
 
@@ -416,7 +391,6 @@ async def test_random_bytes_never_harm(bookie: BookieNode, client: RawClient) ->
     assert await client.add(add_of(2, 0)) is Code.OK
 
 
-@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_half_closed_connection_still_gets_its_answers(bookie: BookieNode) -> None:
     client = await RawClient.connect(bookie)
     client.send(adds_of(1, range(1000)) + read_request(1, 9999))
@@ -432,7 +406,6 @@ async def test_half_closed_connection_still_gets_its_answers(bookie: BookieNode)
     assert await client.is_closed()
 
 
-@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_connections_are_bounded(tmp_path: Path) -> None:
     async with running_bookie(tmp_path, connections_max=2) as bookie:
         clients = [await RawClient.connect(bookie) for _ in range(2)]
@@ -447,7 +420,6 @@ async def test_connections_are_bounded(tmp_path: Path) -> None:
         clients[1].close()
 
 
-@pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 async def test_metrics_count_what_happened(bookie: BookieNode, client: RawClient) -> None:
     client.send(adds_of(1, range(100)))
     await client.acked(100)

@@ -385,7 +385,7 @@ async def test_one_bad_copy_is_repaired_from_the_others(
     assert bytes(entries[ENTRY].payload) == entry.payload
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("octavo.ledger.rereplication.comparing._PAUSE_S", 0.0)
 
@@ -428,7 +428,6 @@ async def of_batches(client: LedgerClient) -> LedgerMetadata:
     return await client.metadata(writer.ledger_id)
 
 
-@pytest.mark.usefixtures("no_pause")
 @pytest.mark.parametrize("digest", [DigestType.CRC32C, DigestType.HMAC])
 async def test_the_others_prove_it_wrong(cluster: Cluster, digest: DigestType) -> None:
     metadata = await written(await cluster.client(9), digest_type=digest)
@@ -451,7 +450,6 @@ async def test_the_others_prove_it_wrong(cluster: Cluster, digest: DigestType) -
         await cluster.start_bookie("b1")
 
 
-@pytest.mark.usefixtures("no_pause")
 async def test_the_others_compare_too_and_change_nothing(cluster: Cluster) -> None:
     metadata = await written(await cluster.client(9))
     await forge(cluster, metadata, "b1", 3, b"forged")
@@ -464,7 +462,6 @@ async def test_the_others_compare_too_and_change_nothing(cluster: Cluster) -> No
     assert await payload_on(cluster, metadata, "b1", 3) == b"forged", "b1's own matter"
 
 
-@pytest.mark.usefixtures("no_pause")
 @pytest.mark.parametrize("how", ["three differ", "two of two differ"])
 async def test_where_nobody_can_tell_nothing_is_touched(cluster: Cluster, how: str) -> None:
     quorums = {} if how == "three differ" else {"write_quorum": 2}
@@ -489,7 +486,6 @@ async def test_where_nobody_can_tell_nothing_is_touched(cluster: Cluster, how: s
     assert comparer.status.disagreeing == {}, "it is gone"
 
 
-@pytest.mark.usefixtures("no_pause")
 async def test_most_are_not_believed_against_the_order_of_the_batches(cluster: Cluster) -> None:
     metadata = await of_batches(await cluster.client(9))
     evil = with_base_offset(batch(count=4, tag="evil"), 6)
@@ -502,7 +498,6 @@ async def test_most_are_not_believed_against_the_order_of_the_batches(cluster: C
     assert await payload_on(cluster, metadata, "b1", 2) == with_base_offset(batch(count=3), 6)
 
 
-@pytest.mark.usefixtures("no_pause")
 async def test_one_that_breaks_the_order_is_replaced(cluster: Cluster) -> None:
     metadata = await of_batches(await cluster.client(9))
     for entry_id in range(5):
@@ -516,7 +511,6 @@ async def test_one_that_breaks_the_order_is_replaced(cluster: Cluster) -> None:
         assert await payload_on(cluster, metadata, "b1", entry_id) == good
 
 
-@pytest.mark.usefixtures("no_pause")
 async def test_who_is_away_may_matter(cluster: Cluster) -> None:
     metadata = await written(await cluster.client(9))
     await forge(cluster, metadata, "b1", 3, b"forged")
@@ -531,7 +525,6 @@ async def test_who_is_away_may_matter(cluster: Cluster) -> None:
     await until(lambda: not comparer._doubted)
 
 
-@pytest.mark.usefixtures("no_pause")
 async def test_an_open_ledger_is_compared_once_it_is_closed(cluster: Cluster) -> None:
     client = await cluster.client(9)
     writer = await client.create()
@@ -546,7 +539,6 @@ async def test_an_open_ledger_is_compared_once_it_is_closed(cluster: Cluster) ->
     await until(lambda: comparer.status.replaced == 1)
 
 
-@pytest.mark.usefixtures("no_pause")
 @pytest.mark.long
 async def test_a_person_has_a_ledger_compared(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
@@ -584,7 +576,6 @@ async def test_a_person_has_a_ledger_compared(
         assert b"octavo_bookie_copies_disagree 1.0" in node.metrics.exposition()
 
 
-@pytest.mark.usefixtures("no_pause")
 async def test_anybody_may_ask_and_nobody_can_say_by_what(cluster: Cluster) -> None:
     client = await cluster.client(9)
     metadata = await written(client)

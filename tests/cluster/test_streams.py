@@ -477,7 +477,7 @@ async def messages(ws: aiohttp.ClientWebSocketResponse, count: int) -> list[Any]
 
 @pytest.mark.parametrize("at_owner", [True, False])
 @pytest.mark.parametrize("kind", [EVENTS, LINES])
-async def test_what_is_there_and_what_comes_push(
+async def test_what_is_there_and_what_comes_of_a_subscription(
     cluster_push: Cluster, at_owner: bool, kind: dict[str, str]
 ) -> None:
     await publish_push(cluster_push, 0, 5)
@@ -542,7 +542,7 @@ async def test_two_streams_share(cluster_push: Cluster) -> None:
         ),
     ],
 )
-async def test_refused_before_it_begins_push(
+async def test_refused_before_it_begins_of_a_subscription(
     cluster_push: Cluster, path: str, headers: dict[str, str], status: int, code: str
 ) -> None:
     await publish_push(cluster_push, 0, 1)
@@ -610,7 +610,7 @@ async def until_acked(cluster: Cluster, count: int) -> None:
 
 
 @pytest.mark.parametrize("at_owner", [True, False])
-async def test_batches_as_stored_push(cluster_push: Cluster, at_owner: bool) -> None:
+async def test_batches_as_stored_of_a_subscription(cluster_push: Cluster, at_owner: bool) -> None:
     odd = [Record(b"k", b"\xff", [("h", None)], 5), Record(None, None, (), 6)]
     path = f"{TOPIC}/partitions/0/messages"
     for _ in range(2):
@@ -746,7 +746,7 @@ async def test_events_go_on_through_a_killed_owner(cluster_push: Cluster) -> Non
         assert [one["value"]["n"] for one in reader.found] == [*range(8)]
 
 
-async def test_a_deleted_topic_is_the_last_word_push(cluster_push: Cluster) -> None:
+async def test_a_deleted_topic_is_the_last_word_of_a_subscription(cluster_push: Cluster) -> None:
     await publish_push(cluster_push, 0, 1)
     async with (
         ReaderPush(cluster_push.api, **EVENTS) as events,
@@ -826,7 +826,7 @@ async def test_who_takes_nothing_is_cut_off(cluster_push: Cluster, upgraded: boo
         await writer.wait_closed()
 
 
-async def test_no_more_streams_than_there_may_be_push(cluster_push: Cluster) -> None:
+async def test_no_more_streams_than_there_may_be_of_a_subscription(cluster_push: Cluster) -> None:
     api = await cluster_push.start_broker("small", streams_max=1)
     async with connected(api):
         assert b"octavo_http_streams 1.0" in (await api.get("/metrics")).body

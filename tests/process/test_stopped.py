@@ -1,5 +1,4 @@
-"""SIGSTOP: a process sleeps past its session, others take over its partitions, and it wakes. It
-still believes that it owns them; nothing that it does then may harm what happened meanwhile."""
+"""Processes that sleep (SIGSTOP) or hang, and wake or are killed."""
 
 from __future__ import annotations
 
@@ -12,9 +11,11 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from octavo import AsyncClient
@@ -23,14 +24,12 @@ from octavo.metadata.embedded import LOCK_TIMEOUT_MS, EmbeddedStore
 from octavo.metadata.lock_holder import describe_holder
 from octavo.metadata.store import MetadataUnavailable, SessionState
 from tests.support.processes.chaos import SESSION_MS, Breaker, run_round
-from tests.support.processes.chaos import SESSION_MS as CLUSTER_SESSION_MS
 from tests.support.processes.failpoints import Failpoint
 from tests.support.processes.kills import LaunchedSupervisor, is_stopped
+from tests.support.processes.standalone import until
 from tests.support.processes.users import Record
 from tests.support.processes.waiting import DEADLINE_S, everybody_registered, more_acked, owners_of
 from tests.support.zookeeper_server import ZooKeeperServer
-
-pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 
 async def check(folder: Path, metadata_url: str = "") -> None:
@@ -84,10 +83,14 @@ async def sleep_past_session(supervisor: LaunchedSupervisor, record: Record, kin
     await more_acked(record, 200)
 
 
+@pytest.mark.long
+@pytest.mark.timeout(600)
 async def test_with_the_embedded_store(tmp_path: Path) -> None:
     await check(tmp_path / "data")
 
 
+@pytest.mark.long
+@pytest.mark.timeout(600)
 @pytest.mark.zookeeper
 async def test_with_zookeeper(tmp_path: Path, zookeeper: ZooKeeperServer) -> None:
     await check(tmp_path / "data", zookeeper.new_url())
@@ -141,12 +144,16 @@ async def check_middle(folder: Path, metadata_url: str = "") -> None:
     assert not outcome.wrong, "\n".join(outcome.wrong[:20])
 
 
+@pytest.mark.long
+@pytest.mark.timeout(600)
 async def test_in_the_middle_of_a_change_of_metadata(tmp_path: Path) -> None:
     """The owner falls asleep right before or after it changed a record, and wakes replaced. It
     may hold the embedded store's lock: then the others wait for it."""
     await check_middle(tmp_path / "data")
 
 
+@pytest.mark.long
+@pytest.mark.timeout(600)
 @pytest.mark.zookeeper
 async def test_in_the_middle_of_a_change_in_zookeeper(
     tmp_path: Path, zookeeper: ZooKeeperServer
@@ -218,6 +225,8 @@ async def store(tmp_path: Path) -> AsyncIterator[EmbeddedStore]:
     await store.close()
 
 
+@pytest.mark.long
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("ends_by", [signal.SIGCONT, signal.SIGKILL], ids=lambda s: s.name)
 async def test_the_others_keep_their_sessions_and_read(
     tmp_path: Path, store: EmbeddedStore, ends_by: signal.Signals
@@ -256,10 +265,12 @@ async def test_the_others_keep_their_sessions_and_read(
 
 STEADY = "steady"
 """A topic with long ledgers, which needs no change of metadata."""
-PAUSE_S_MAX = CLUSTER_SESSION_MS / 1000
+PAUSE_S_MAX = SESSION_MS / 1000
 """A session, of which the bug cost several: most of it is for a busy machine."""
 
 
+@pytest.mark.long
+@pytest.mark.timeout(600)
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("ends_by", [signal.SIGCONT, signal.SIGKILL], ids=lambda s: s.name)
@@ -303,7 +314,7 @@ async def publish_meanwhile(client: AsyncClient, producer: Producer) -> set[str]
     served = set((await client.cluster())["partitions_here"])
     own = [int(one.rpartition("/")[2]) for one in served if f"/{STEADY}/" in one]
     assert own, f"it serves none of the steady ones, but {served}"
-    end = time.monotonic() + 3 * CLUSTER_SESSION_MS / 1000
+    end = time.monotonic() + 3 * SESSION_MS / 1000
     count = 0
     while time.monotonic() < end:
         begun = time.monotonic()
@@ -313,3 +324,107 @@ async def publish_meanwhile(client: AsyncClient, producer: Producer) -> set[str]
         await asyncio.sleep(0.01)
         count += 1
     return served
+
+
+PROGRAM = """
+import asyncio, re, sys
+from octavo.process import life, outside_watch
+from octavo.process.spec import ProcessSpec
+
+outside_watch.STANDS_STILL_S = 3
+
+async def hang(spec, life):
+    life.ready()
+    print("ready", flush=True)
+    if sys.argv[1] == "hang":
+        re.match("(a+)+$", "a" * 60 + "!")  # of C, and it keeps the interpreter
+    await life.until_stopped()
+
+control = int(sys.argv[2]) if len(sys.argv) > 2 else None
+sys.exit(life.run_process(hang, ProcessSpec(name="x", metadata_url=""), control))
+"""
+
+
+@contextmanager
+def process(*arguments: str, log: Path) -> Iterator[subprocess.Popen[str]]:
+    with log.open("w") as said:
+        one = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=said,
+            text=True,
+        )
+    try:
+        assert one.stdout is not None
+        assert one.stdout.readline() == "ready\n", log.read_text()
+        yield one
+    finally:
+        one.kill()
+        one.wait()
+        assert one.stdout is not None
+        one.stdout.close()
+
+
+def is_gone(one: psutil.Process) -> bool:
+    try:
+        return one.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def test_a_loop_that_hangs_in_a_library_is_killed(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with process("hang", log=log) as hung:
+        watch = psutil.Process(hung.pid).children()
+        assert len(watch) == 1
+        assert hung.wait(60) in (-signal.SIGABRT, -signal.SIGKILL)
+        until(lambda: is_gone(watch[0]), "the watching process is gone")
+    said = log.read_text()
+    assert "stands still" in said
+    assert "re/__init__.py" in said, "the log says where it stood"
+
+
+def test_a_stopped_process_is_left_alone(tmp_path: Path) -> None:
+    with process("serve", log=tmp_path / "log") as one:
+        one.send_signal(signal.SIGSTOP)
+        time.sleep(5)
+        one.send_signal(signal.SIGCONT)
+        one.send_signal(signal.SIGTERM)
+        assert one.wait(30) == 0, (tmp_path / "log").read_text()
+
+
+def test_the_watching_process_ends_with_its_parent(tmp_path: Path) -> None:
+    with process("serve", log=tmp_path / "log") as one:
+        [watch] = psutil.Process(one.pid).children()
+        one.kill()
+        until(lambda: is_gone(watch), "the watching process is gone")
+
+
+@pytest.mark.parametrize(("mode", "gone_s"), [("serve", 30.0), ("hang", 60.0)])
+def test_no_process_outlives_its_supervisor(mode: str, gone_s: float, tmp_path: Path) -> None:
+    """Also where another process holds the supervisor's end of the socket open."""
+    supervisor = textwrap.dedent(
+        f"""
+        import os, socket, subprocess, sys, time
+        ours, theirs = socket.socketpair()
+        os.set_inheritable(ours.fileno(), True)
+        keeper = subprocess.Popen(["sleep", "300"], close_fds=False)
+        child = subprocess.Popen(
+            [sys.executable, "-c", {PROGRAM!r}, {mode!r}, str(theirs.fileno())],
+            pass_fds=[theirs.fileno()], stdout=subprocess.PIPE, start_new_session=True,
+        )
+        assert child.stdout.readline() == b"ready\\n"
+        print(child.pid, keeper.pid, flush=True)
+        time.sleep(300)
+        """
+    )
+    with subprocess.Popen([sys.executable, "-c", supervisor], stdout=subprocess.PIPE) as one:
+        assert one.stdout is not None
+        child, keeper = (psutil.Process(int(pid)) for pid in one.stdout.readline().split())
+        os.kill(one.pid, signal.SIGKILL)
+        try:
+            until(lambda: is_gone(child), "the process is gone", gone_s)
+        finally:
+            keeper.kill()
+            if not is_gone(child):
+                child.kill()
