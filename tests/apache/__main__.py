@@ -13,11 +13,9 @@ from typing import Any
 
 import tests.apache
 from tests.apache.grounds import Ask
-from tests.apache.matrix import Matrix
-from tests.apache.page import PAGE, written
+from tests.apache.matrix import PAGE, Matrix, written
 from tests.apache.parts import PARTS
-from tests.interop.apache import Missing, fetch
-from tests.interop.ours import quiet
+from tests.interop.processes import Missing, fetch, quiet
 
 
 def _words() -> argparse.Namespace:

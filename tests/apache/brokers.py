@@ -19,12 +19,19 @@ from octavo.ledger.rereplication.copying import Copying
 from octavo.metadata.ledgers import LedgerMetadata, LedgerState
 from octavo.protocol.codes import OctavoError
 from octavo.standalone.ports import free_port
-from tests.apache.grounds import Ask, Grounds
+from tests.apache.grounds import (
+    Ask,
+    Grounds,
+    OurBroker,
+    Users,
+    auto_recovery,
+    eventually,
+    metadata_of,
+)
 from tests.apache.jobs import JOBS
 from tests.apache.matrix import Matrix
-from tests.apache.served import OurBroker, Users, auto_recovery, eventually, metadata_of
-from tests.interop.checks import Checks
-from tests.interop.ours import OCTAVO, store_at
+from tests.interop.processes import OCTAVO, store_at
+from tests.interop.talk import Checks
 
 BROKERS = "Octavo's brokers"
 LEDGERS = "Octavo's ledger client"

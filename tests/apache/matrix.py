@@ -8,9 +8,11 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
-from tests.interop.checks import Checks
+from tests.interop.processes import VERSION
+from tests.interop.talk import Checks
 
 
 class Outcome(StrEnum):
@@ -84,3 +86,16 @@ class Matrix:
             before = row.client, row.mode
             lines.append(f"| {client} | {mode} | {row.operation} | {row.outcome} | {row.note} |")
         return "\n".join(lines)
+
+
+PAGE = Path(__file__).resolve().parents[2] / "docs/compatibility.md"
+BEGIN, END = "<!-- matrix: `make apache PAGE=1` writes it -->", "<!-- end of the matrix -->"
+
+
+def written(page: str, table: str, day: str, seconds: float) -> str:
+    if page.count(BEGIN) != 1 or page.count(END) != 1:
+        raise ValueError(f"the page must have {BEGIN!r} and {END!r} once each")
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    said = f"As run on {day} against BookKeeper {VERSION}, {seconds / 60:.0f} minutes on two cores."
+    return f"{before}{BEGIN}\n{said}\n\n{table}\n{END}{after}"

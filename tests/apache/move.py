@@ -15,15 +15,19 @@ from dataclasses import replace
 
 from octavo.ledger.client import LedgerClient
 from octavo.standalone.ports import free_port
-from tests.apache.grounds import Ask, Grounds
-from tests.apache.long_writer import LongWriter
-from tests.apache.matrix import Matrix
-from tests.apache.page import PAGE
-from tests.apache.served import SESSION_MS, OurBroker, Users, auto_recovery, metadata_of
-from tests.interop.apache import VERSION, ApacheBookie
-from tests.interop.checks import Checks
-from tests.interop.ours import OCTAVO, store_at
-from tests.interop.processes import Process
+from tests.apache.grounds import (
+    SESSION_MS,
+    Ask,
+    Grounds,
+    LongWriter,
+    OurBroker,
+    Users,
+    auto_recovery,
+    metadata_of,
+)
+from tests.apache.matrix import PAGE, Matrix
+from tests.interop.processes import OCTAVO, VERSION, ApacheBookie, Process, store_at
+from tests.interop.talk import Checks
 
 BROKERS = "Octavo's brokers"
 THEIRS = f"Apache's client {VERSION}"

@@ -1,26 +1,348 @@
-"""BookKeeper's shell over three bookies of ours: each command for a cluster is a row. The same
-commands run first over three Apache bookies; comparable output must be equal."""
+"""BookKeeper's shell over a cluster, in the wanted wire protocol, and its output."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import queue
+import re
 import shutil
-from collections.abc import Iterator
-from dataclasses import replace
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from octavo.metadata.bookies import BookieRegistry
 from octavo.metadata.ledgers import LedgerStore
 from octavo.metadata.store import MetadataStore, RecordNotFound
-from tests.apache.auto_recovery import an_auditor, start_auto_recovery
-from tests.apache.grounds import Ask
+from tests.apache.grounds import Ask, Bookie, Grounds, Kind, flaws, ledgers_naming, write_ledgers
 from tests.apache.matrix import Matrix
-from tests.apache.questions import LEDGERS, QUESTIONS, RECORDS, WIRES, Place
-from tests.apache.replicas import Kind, flaws, ledgers_naming, write_ledgers
-from tests.apache.shells import shells_on
-from tests.interop.apache import VERSION
-from tests.interop.checks import Checks
-from tests.interop.ours import OurBookie, store_at
+from tests.interop.processes import VERSION, OurBookie, Process, store_at
+from tests.interop.talk import Checks
+
+SOURCE = Path(__file__).with_name("Shells.java")
+ANSWER_S = 180
+ELECTION = "/ledgers/underreplication/auditorelection"
+QUICK_AUTO_RECOVERY = """openLedgerRereplicationGracePeriod=2000
+rwRereplicateBackoffMs=500
+lockReleaseOfFailedLedgerGracePeriod=8000
+"""
+"""The defaults are 30 s for a ledger that may still be written, 5 s after each ledger that could
+not be handled at once, up to five minutes for a failed ledger."""
+
+_SAID = re.compile(r"^(?:INFO|WARN|ERROR) (\w*(?:Command|Cmd)) - (.*)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    code: int
+    text: str
+
+    @property
+    def said(self) -> list[str]:
+        found = (_SAID.match(line) for line in self.text.splitlines())
+        return [f"{match[1]}: {match[2]}" for match in found if match]
+
+
+def conf_of(grounds: Grounds, wire: str, bookie: Bookie | None = None, more: str = "") -> str:
+    port, journal, ledgers = 3181, grounds.folder / "no-journal", grounds.folder / "no-ledgers"
+    if isinstance(bookie, OurBookie):
+        port, journal, ledgers = bookie.port, bookie.journal, bookie.ledgers
+    elif bookie is not None:
+        port, journal, ledgers = bookie.port, bookie.folder / "journal", bookie.folder / "ledgers"
+    return (
+        f"metadataServiceUri=zk+hierarchical://127.0.0.1:{grounds.zookeeper.port}/ledgers\n"
+        f"journalDirectories={journal}\nledgerDirectories={ledgers}\nbookiePort={port}\n"
+        "allowLoopback=true\nadvertisedAddress=127.0.0.1\nzkTimeout=4000\n"
+        f"useV2WireProtocol={'true' if wire == 'v2' else 'false'}\n{more}"
+    )
+
+
+class Shells:
+    """Runs commands one after another in one process: starting Java costs more than they do."""
+
+    def __init__(self, grounds: Grounds) -> None:
+        self._grounds = grounds
+        classes = grounds.folder / "classes-of-shells"
+        grounds.java.compile(SOURCE, classes)
+        self._process = subprocess.Popen(
+            grounds.java.command("Shells", classes=classes),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            cwd=grounds.folder,
+        )
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line)
+
+    def ask(self, wire: str, *words: str, bookie: Bookie | None = None) -> Answer:
+        conf = self._grounds.folder / "asked.conf"
+        conf.write_text(conf_of(self._grounds, wire, bookie))
+        assert self._process.stdin is not None
+        self._process.stdin.write("\t".join([str(conf), *words]) + "\n")
+        self._process.stdin.flush()
+        deadline = time.monotonic() + ANSWER_S
+        heard: list[str] = []
+        while True:
+            try:
+                line = self._lines.get(timeout=max(0, deadline - time.monotonic()))
+            except queue.Empty:
+                said = "".join(heard)[-2000:]
+                raise AssertionError(f"{words}: not done in {ANSWER_S} s:\n{said}") from None
+            if line.startswith("EXIT "):
+                return Answer(int(line.split()[1]), "".join(heard))
+            heard.append(line)
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+@contextlib.contextmanager
+def shells_on(grounds: Grounds) -> Iterator[Shells]:
+    shells = Shells(grounds)
+    try:
+        yield shells
+    finally:
+        shells.close()
+
+
+RECORDS = "records"
+WIRES = ("v2", "v3")
+
+LEDGERS = (Kind(3, 3, 2), Kind(2, 2, 2, digest="MAC"), Kind(3, 2, 2, is_open=True))
+CLOSED, MAC, OPEN = range(3)
+
+_VOLATILE = (
+    (re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"), "<uuid>"),
+    (re.compile(r"\b(free|total)=[^,}]*"), r"\1=<bytes>"),
+    (re.compile(r"/\S+/(?:our-)?(journal|ledgers)"), r"<folder>/\1"),
+)
+_PROGRESS = re.compile(r"SimpleTestCommand: \d+ entries written \{")
+
+
+@dataclass(slots=True)
+class Place:
+    grounds: Grounds
+    shells: Shells
+    bookies: list[Bookie]
+    instance_id: str
+    written: dict[str, dict[int, Kind]] = field(default_factory=dict)
+
+    def ask(self, mode: str, line: str) -> Answer:
+        return self.shells.ask(_wire(mode), *line.split(), bookie=self.bookies[0])
+
+    def ledger(self, mode: str, number: int) -> int:
+        return list(self.written[_wire(mode)])[number]
+
+    def plain(self, answer: Answer) -> list[str]:
+        """Return a command's output, without values that differ on each cluster."""
+        said = "\n".join(line for line in answer.said if not _PROGRESS.match(line))
+        for number, bookie in enumerate(self.bookies, 1):
+            said = said.replace(bookie.bookie_id, f"<bookie {number}>")
+        for pattern, instead in _VOLATILE:
+            said = pattern.sub(instead, said)
+        return [f"code {answer.code}", *said.splitlines()]
+
+
+def _wire(mode: str) -> str:
+    return mode if mode in WIRES else "v3"
+
+
+Lines = Callable[[Place, str], Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Consecutive commands. Their combined output must contain `wanted`."""
+
+    operation: str
+    lines: Lines
+    wanted: Lines
+    modes: tuple[str, ...] = (RECORDS,)
+    compared: bool = True
+    """Whether the output must equal that over Apache's bookies."""
+    code: int = 0
+    note: str = ""
+
+
+def _ids(place: Place) -> list[str]:
+    return [bookie.bookie_id for bookie in place.bookies]
+
+
+def _read_lines(place: Place, mode: str) -> list[str]:
+    closed, mac = place.ledger(mode, CLOSED), place.ledger(mode, MAC)
+    alone = [f"readledger -l {closed} -b {one} -fe 0 -le 40" for one in _ids(place)]
+    return [f"readledger -l {closed}", *alone, f"readledger -l {mac} -fe 0 -le 39"]
+
+
+def _entries(place: Place, mode: str) -> list[str]:
+    closed, mac = place.ledger(mode, CLOSED), place.ledger(mode, MAC)
+    alone = [f"entryId={entry}, ledgerId={closed}" for entry in range(40)]
+    return [*alone, f"entryId=39, entrySize=3500, ledgerId={mac}"]
+
+
+QUESTIONS = (
+    Question(
+        "`whatisinstanceid`",
+        lambda _, __: ["whatisinstanceid"],
+        lambda place, _: [place.instance_id],
+    ),
+    Question(
+        "`listbookies -rw`, `-ro`, `-a`",
+        lambda _, __: ["listbookies -rw", "listbookies -ro", "listbookies -a"],
+        lambda place, _: [f"BookieID:{one}" for one in _ids(place)],
+        compared=False,
+    ),
+    Question(
+        "`endpointinfo`",
+        lambda place, _: [f"endpointinfo -b {one}" for one in _ids(place)],
+        lambda place, _: [
+            *(f"host=127.0.0.1, port={bookie.port}" for bookie in place.bookies),
+            "protocol=bookie-rpc",
+        ],
+        compared=False,
+        note="with the bookie's rack and incarnation, which Apache's has not",
+    ),
+    Question(
+        "`clusterinfo`",
+        lambda _, __: ["clusterinfo"],
+        lambda _, __: ['"totalBookiesCount" : 3', '"writableBookiesCount" : 3'],
+        compared=False,
+    ),
+    Question(
+        "`cookie_get`",
+        lambda place, _: [f"cookie_get {place.bookies[0].bookie_id}"],
+        lambda place, _: [f'bookieHost: "{place.bookies[0].bookie_id}"', place.instance_id],
+        compared=False,
+    ),
+    Question(
+        "`cookie_generate`, `_create`, `_get`, `_update`, `_delete`",
+        lambda place, _: [
+            f"cookie_generate -j /j -l /l -o {place.grounds.folder}/cookie 127.0.0.1:9",
+            f"cookie_create -cf {place.grounds.folder}/cookie 127.0.0.1:9",
+            "cookie_get 127.0.0.1:9",
+            f"cookie_update -cf {place.grounds.folder}/cookie 127.0.0.1:9",
+            "cookie_delete 127.0.0.1:9",
+        ],
+        lambda place, _: ['bookieHost: "', place.instance_id],
+    ),
+    Question(
+        "`autorecovery -disable`, `-enable`",
+        lambda _, __: [
+            "autorecovery -disable",
+            "autorecovery -disable",
+            "autorecovery -enable",
+            "autorecovery -enable",
+        ],
+        lambda _, __: [
+            "Disabling autorecovery",
+            "Autorecovery already disabled",
+            "Enabling autorecovery",
+            "Autorecovery already enabled",
+        ],
+    ),
+    Question(
+        "`queryautorecoverystatus`",
+        lambda _, __: ["queryautorecoverystatus"],
+        lambda _, __: ["No Ledger is being recovered"],
+    ),
+    Question(
+        "`listunderreplicated`",
+        lambda _, __: ["listunderreplicated -pmr -prw"],
+        lambda _, __: ["ledger count {count=0}"],
+    ),
+    Question(
+        "`bookiesanity`",
+        lambda _, __: ["bookiesanity -e 50 -t 30"],
+        lambda _, __: ["Bookie sanity test succeeded"],
+        WIRES,
+    ),
+    Question(
+        "`simpletest`, three replicas",
+        lambda _, __: ["simpletest -e 3 -w 3 -a 2 -n 200"],
+        lambda _, __: ["200 entries written to ledger", "lastEntryId 199"],
+        WIRES,
+    ),
+    Question(
+        "`bookieinfo`",
+        lambda _, __: ["bookieinfo"],
+        lambda place, _: ["Total disk capacity", *(f"BookieID:{one}" for one in _ids(place))],
+        WIRES,
+        compared=False,
+        note="free and total space of every bookie",
+    ),
+    Question(
+        "`readledger`: a ledger, each replica of it alone, one with HMAC",
+        _read_lines,
+        _entries,
+        WIRES,
+    ),
+    Question(
+        "`readledger -r` recovers an open ledger",
+        lambda place, mode: [
+            f"readledger -l {place.ledger(mode, OPEN)} -r -fe 0 -le 39",
+            f"ledgermetadata -l {place.ledger(mode, OPEN)}",
+        ],
+        lambda _, __: ["entryId=39", "state=CLOSED, length=3500, lastEntryId=39"],
+        WIRES,
+        compared=False,
+    ),
+    Question(
+        "`recover -q`, `-dr`: what it would do",
+        lambda place, _: [
+            f"recover -q -f {place.bookies[2].bookie_id}",
+            f"recover -f -dr {place.bookies[2].bookie_id}",
+        ],
+        lambda _, __: ["Done"],
+        compared=False,
+    ),
+    Question(
+        "`listledgers`, `-meta`, `-bookieid`",
+        lambda place, _: [
+            "listledgers",
+            "listledgers -meta",
+            f"listledgers -bookieid {place.bookies[1].bookie_id}",
+        ],
+        lambda place, _: [
+            f"ledgerId={ledger_id}" for found in place.written.values() for ledger_id in found
+        ],
+        compared=False,
+    ),
+    Question(
+        "`ledgermetadata`, `-dumptofile`, `-restorefromfile`",
+        lambda place, mode: [
+            f"ledgermetadata -l {place.ledger(mode, MAC)}",
+            f"ledgermetadata -l {place.ledger(mode, MAC)} -dumptofile {place.grounds.folder}/dump",
+            f"deleteledger -l {place.ledger(mode, MAC)} -f",
+            f"ledgermetadata -l {place.ledger(mode, MAC)}"
+            f" -restorefromfile {place.grounds.folder}/dump",
+            f"readledger -l {place.ledger(mode, MAC)} -fe 0 -le 39",
+        ],
+        lambda place, mode: ["digestType=MAC", f"ledgerId={place.ledger(mode, MAC)}", "entryId=39"],
+        compared=False,
+        note="dumped, deleted, restored, read: within the quarantine our bookies have it still",
+    ),
+    Question(
+        "`deleteledger`",
+        lambda place, mode: [
+            f"deleteledger -l {place.ledger(mode, MAC)} -f",
+            f"ledgermetadata -l {place.ledger(mode, MAC)}",
+        ],
+        lambda _, __: ["No such ledger exists"],
+        compared=False,
+        code=-1,
+    ),
+)
 
 SHELL = f"BookieShell {VERSION}"
 ASLEEP = ("--set", "keep_copies=false")
@@ -232,3 +554,23 @@ async def _decommissioned(
             await _whole(checks, store, written, named)
     finally:
         auditor.kill()
+
+
+def start_auto_recovery(grounds: Grounds, wire: str) -> Process:
+    conf = grounds.folder / "auto_recovery.conf"
+    conf.write_text(conf_of(grounds, wire, more=QUICK_AUTO_RECOVERY))
+    main = "org.apache.bookkeeper.replication.AutoRecoveryMain"
+    return grounds.start("auto_recovery", grounds.java.command(main, "--conf", str(conf)))
+
+
+async def an_auditor(store: MetadataStore, *, here: bool = True) -> None:
+    """Wait until an auditor is elected, or none is any more."""
+    changed = asyncio.Event()
+    watch = store.watch_children(ELECTION, changed.set)
+    try:
+        async with asyncio.timeout(60):
+            while bool(await store.children(ELECTION)) != here:
+                changed.clear()
+                await changed.wait()
+    finally:
+        watch.cancel()

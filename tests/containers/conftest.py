@@ -11,8 +11,7 @@ import pytest
 os.environ["TESTCONTAINERS_RYUK_DISABLED"] = "true"
 
 from tests.containers.cluster import Cluster, running_cluster
-from tests.containers.engine import NoEngine, running_engine
-from tests.containers.images import Images, build_images
+from tests.containers.engine import Images, NoEngine, build_images, running_engine
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,8 @@ import argparse
 import json
 import sys
 
-from tests.model.catalog import MODELS
-from tests.model.model import Model
+from tests.model.explorer import Model
+from tests.model.models import MODELS
 
 
 def search(model: Model, states_max: int | None, story: bool) -> dict[str, object]:

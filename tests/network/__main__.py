@@ -17,8 +17,7 @@ from pathlib import Path
 
 from tests.network.cases import BY_NAME, Case, Phase
 from tests.network.hosts import NoNamespaces, enter_sandbox
-from tests.network.members import make_ensemble, make_hosts
-from tests.network.rounds import RECOVERY_GOAL_S, Cell, Partitioner
+from tests.network.rounds import RECOVERY_GOAL_S, Cell, Partitioner, make_ensemble, make_hosts
 from tests.support.zookeeper_ensemble import running
 
 MODULE = "tests.network"

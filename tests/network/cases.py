@@ -8,8 +8,7 @@ import enum
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from tests.network.delays import Lateness
-from tests.network.hosts import CLIENT, Late, Link, Loss
+from tests.network.hosts import CLIENT, Late, Lateness, Link, Loss
 
 ACK_QUORUM = 2
 FLAP_S = 0.4

@@ -1,40 +1,193 @@
-"""A cluster with its users, and the network broken in one way after another: steady, or stopped
-within a roll-over or a take-over → cut → hold → heal → well again. At the end everything is
-killed, and the disks are compared with the users' answers."""
+"""The members of a cluster, each on its own host: `octavo standalone`'s supervisor, spread."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
+import json
 import random
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+
 from octavo import AsyncClient
+from octavo.process.spec import ProcessSpec
+from octavo.standalone.supervisor import Plan
 from tests.network.cases import FLAP_S, Case, Phase, Roles, silent
 from tests.network.hosts import CLIENT, Hosts
-from tests.network.members import BROKER_NAMES, HostedSupervisor
-from tests.network.watchers import (
-    Logs,
-    acked,
-    is_ready,
-    plain_session,
-    probe_name,
-    probes,
-    registered,
-    unanswered,
-)
-from tests.support.kit.history import Call
+from tests.support.kit.history import Call, Operation
 from tests.support.processes.chaos import BOOKIES, SESSION_MS, Breaker, Outcome, run_round
 from tests.support.processes.failpoints import Failpoint
-from tests.support.processes.kills import is_stopped
-from tests.support.processes.users import TOPIC, Record
+from tests.support.processes.kills import LaunchedChild, LaunchedSupervisor, is_stopped
+from tests.support.processes.users import TOPIC, Record, payload
 from tests.support.processes.waiting import DEADLINE_S, more_acked
-from tests.support.zookeeper_ensemble import Ensemble
+from tests.support.zookeeper_ensemble import Ensemble, Place
+
+BROKERS = 3
+SERVERS = 3
+BOOKIE_PORT = 3181
+BROKER_PORT = 8080
+ADMIN_PORT = 9181
+BOOKIE_NAMES = tuple(f"bookie-{n}" for n in range(1, BOOKIES + 1))
+BROKER_NAMES = tuple(f"broker-{n}" for n in range(1, BROKERS + 1))
+ZOOKEEPER_NAMES = tuple(f"zk-{n}" for n in range(1, SERVERS + 1))
+
+
+def make_hosts() -> Hosts:
+    hosts = Hosts((*BROKER_NAMES, *BOOKIE_NAMES, *ZOOKEEPER_NAMES))
+    hosts.make()
+    return hosts
+
+
+def make_ensemble(hosts: Hosts, folder: Path) -> Ensemble:
+    places = [
+        Place(name, host=hosts.addresses[name], prefix=tuple(hosts.command(name)))
+        for name in ZOOKEEPER_NAMES
+    ]
+    return Ensemble(folder, places, dial=hosts.socket_of)
+
+
+class HostedChild(LaunchedChild):
+    def __init__(self, kind: str, spec: ProcessSpec, folder: Path, hosts: Hosts) -> None:
+        address = hosts.addresses[spec.name]
+        own = {**spec.sections[kind], "host": address, "advertised_host": address}
+        self._prefix = hosts.command(spec.name)
+        super().__init__(
+            kind, dataclasses.replace(spec, sections={**spec.sections, kind: own}), folder
+        )
+
+    @property
+    def command(self) -> list[str]:
+        return [*self._prefix, *super().command]
+
+
+class HostedSupervisor(LaunchedSupervisor):
+    def __init__(self, plan: Plan, hosts: Hosts) -> None:
+        self._hosts = hosts
+        super().__init__(dataclasses.replace(plan, brokers=BROKERS))
+
+    def _launched(self, kind: str, spec: ProcessSpec, folder: Path) -> LaunchedChild:
+        child = self.launched[spec.name] = HostedChild(kind, spec, folder, self._hosts)
+        return child
+
+    def _port(self, kind: str, number: int, name: str, former: int) -> int:
+        return {"bookie": BOOKIE_PORT, "broker": BROKER_PORT, "admin": ADMIN_PORT}[kind]
+
+
+_ANSWER_S = 1.0
+_PROBE_PAUSE_S = 0.2
+
+
+@contextlib.asynccontextmanager
+async def probes(hosts: Hosts, names: list[str], record: Record) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(_probe(hosts, name, record)) for name in names]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        for ended in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(ended, Exception):
+                raise ended
+
+
+def probe_name(host: str) -> str:
+    return f"at {host}"
+
+
+async def _probe(hosts: Hosts, name: str, record: Record) -> None:
+    """Send one message at a time, each under a new key, without repeats."""
+    url = f"http://{hosts.addresses[name]}:{BROKER_PORT}/v1/topics/public/{TOPIC}/messages"
+    connector = aiohttp.TCPConnector(socket_factory=lambda _: hosts.socket_of(name))
+    timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
+        while True:
+            number = record.sent
+            text = payload(name.replace("-", ""), number)
+            key = f"{name}-{number}"
+            record.sent += 1
+            record.keys[text] = key
+            with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError):
+                with record.history.during(probe_name(name), Call.SEND, value=text, key=key) as one:
+                    async with session.post(
+                        url, data=text.encode(), headers={"Octavo-Key": key}
+                    ) as response:
+                        response.raise_for_status()
+                        first = (await response.json())["first"]
+                    one.log, one.result = str(first["partition"]), first["offset"]
+                record.acked += 1
+            await asyncio.sleep(_PROBE_PAUSE_S)
+
+
+def acked(record: Record, process: str, since: float) -> list[Operation]:
+    """Return sends of processes with this name prefix, begun after `since`, acked by now."""
+    found = []
+    for one in reversed(record.history.operations):
+        if one.invoked_at < since:
+            break
+        if one.call is Call.SEND and one.is_ok and one.process.startswith(process):
+            found.append(one)
+    return found
+
+
+def unanswered(record: Record, before: float, since: float) -> int:
+    return sum(
+        one.completed_at is None and since <= one.invoked_at < before
+        for one in record.history.operations
+        if one.call is Call.SEND
+    )
+
+
+async def is_ready(session: aiohttp.ClientSession, hosts: Hosts, broker: str) -> bool:
+    with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError):
+        url = f"http://{hosts.addresses[broker]}:{BROKER_PORT}/readyz"
+        async with session.get(url) as response:
+            return response.status == 200
+    return False
+
+
+async def registered(session: aiohttp.ClientSession, hosts: Hosts, broker: str) -> tuple[int, int]:
+    base = f"http://{hosts.addresses[broker]}:{BROKER_PORT}/v1"
+    counts = [0, 0]
+    with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError):
+        for number, what in enumerate(("bookies", "brokers")):
+            async with session.get(f"{base}/{what}") as response:
+                response.raise_for_status()
+                counts[number] = len((await response.json())[what])
+    return counts[0], counts[1]
+
+
+def plain_session() -> aiohttp.ClientSession:
+    """Open a new connection for each question, with short deadlines."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(force_close=True),
+        timeout=aiohttp.ClientTimeout(total=_ANSWER_S),
+    )
+
+
+class Logs:
+    def __init__(self, folder: Path) -> None:
+        self._paths = sorted((folder / "logs").glob("*.jsonl"))
+        self._starts = {path: path.stat().st_size for path in self._paths}
+        self.began = time.time()
+
+    def events(self, event: str) -> Iterator[dict[str, object]]:
+        for path in self._paths:
+            with open(path, "rb") as file:
+                file.seek(self._starts[path])
+                for line in file:
+                    if line.startswith(b"{") and line.endswith(b"\n"):
+                        found = json.loads(line)
+                        if found["event"] == event:
+                            yield found
+
 
 HOLD_S = 2.5 * SESSION_MS / 1000
 """Longer than a session, the take-over after it, and a few publishes to the new owner."""

@@ -25,7 +25,7 @@ from octavo.metadata.store import MetadataStore
 from octavo.metadata.topics import BROKERS_ROOT
 from octavo.metadata.zookeeper import ZooKeeperStore
 from octavo.standalone.supervisor import Plan, Supervisor
-from tests.network.watchers import Logs
+from tests.network.rounds import Logs
 from tests.support.zookeeper_ensemble import TICK_MS, Ensemble, local_places, running
 
 GOAL_S = 0.2

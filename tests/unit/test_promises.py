@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.model.catalog import MODELS
+from tests.model.models import MODELS
 from tests.sim.mutants import MUTANTS
 
 ROOT = Path(__file__).resolve().parents[2]
