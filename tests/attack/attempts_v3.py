@@ -16,9 +16,8 @@ from octavo.protocol.frames import LENGTH, read_request
 from octavo.protocol.limits import FRAME_BYTES_MAX
 from octavo.protocol.v3 import STATUS, Op
 from octavo.protocol.v3_schema import ResponseMessage
-from tests.attack.attempts import attempt
-from tests.attack.attempts_floods import HELD_S
-from tests.attack.world import World, open_to
+from tests.attack.attempts_costly import HELD_S
+from tests.attack.world import World, attempt, open_to
 from tests.fuzz.test_fuzzed_readers import mutated
 from tests.fuzz.test_v3_by_hand import READ_BODY, add_fields, changed, frame, header
 from tests.support.raw_bookie import KEY, RawClient, add_of, entry_of

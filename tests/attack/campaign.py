@@ -11,25 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.attack import (  # noqa: F401  (they enter themselves)
-    attempts_batches,
     attempts_costly,
-    attempts_floods,
-    attempts_forged,
-    attempts_ids,
-    attempts_ledgers,
-    attempts_long,
-    attempts_others,
-    attempts_pages,
     attempts_requests,
-    attempts_terminal,
     attempts_v3,
 )
-from tests.attack.attempts import ATTEMPTS, Attempt
 from tests.attack.canary import SLOWEST_SHARE, Canary
 from tests.attack.fuzz import LONG_S, SHORT_S, fuzzing
 from tests.attack.stalls import Stall, Stalls
 from tests.attack.timed import Turn, Turns
-from tests.attack.world import World
+from tests.attack.world import ATTEMPTS, Attempt, World
 from tests.support.loop_time import slowness
 from tests.support.processes.standalone import Standalone
 
@@ -96,7 +86,7 @@ async def attack(
         stalls.stop()
         canary.kill()
         await world.close()
-    last = Outcome(Attempt("the canary's messages", attempts_floods.serves, False), 0.0)
+    last = Outcome(Attempt("the canary's messages", attempts_costly.serves, False), 0.0)
     last.problems += problems
     last.problems += [f"a trace in a log: {line}" for line in world.traces()[:3]]
     last.memory += world.peaks.report()

@@ -21,9 +21,8 @@ from octavo.broker.http.routes import ROUTES
 from octavo.protocol import extension
 from octavo.protocol.entry import DigestType, digest_for, master_key, pack_entry
 from octavo.protocol.frames import add_prefix, batch_read_request, read_request
-from tests.attack.attempts import Attempt
-from tests.attack.world import World, exchange
-from tests.attack.wrong_batches import GOOD, WRONG_BATCHES
+from tests.attack.attempts_requests import GOOD, WRONG_BATCHES
+from tests.attack.world import Attempt, World, exchange
 
 WORKERS = 10
 ANSWER_S = 2.0

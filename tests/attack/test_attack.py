@@ -15,12 +15,12 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.x509.oid import NameOID
 
 from octavo.broker.http.routes import ROUTES
-from tests.attack.attempts import ATTEMPTS
 from tests.attack.campaign import chosen, run
 from tests.attack.secured import campaign as secured
-from tests.attack.secured.attempts import SECURED
 from tests.attack.secured.attempts_doors import OPEN
-from tests.attack.secured.attempts_tls import DOWNGRADES, shaken, weakened
+from tests.attack.secured.attempts_ports import DOWNGRADES, shaken, weakened
+from tests.attack.secured.world import SECURED
+from tests.attack.world import ATTEMPTS
 
 
 @pytest.mark.long

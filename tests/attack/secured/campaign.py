@@ -7,24 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.attack import campaign
-from tests.attack.attempts import Attempt
 from tests.attack.canary import SLOWEST_SHARE
 from tests.attack.secured import (  # noqa: F401  (they enter themselves)
-    attempts_bookies,
-    attempts_brokers,
     attempts_doors,
-    attempts_floods,
-    attempts_pages,
-    attempts_paths,
+    attempts_ports,
     attempts_quotas,
-    attempts_smuggled,
-    attempts_tenants,
-    attempts_tls,
-    attempts_tokens,
+    attempts_users,
 )
-from tests.attack.secured.attempts import SECURED
-from tests.attack.secured.attempts_tokens import AUDIENCE, ISSUER, ISSUER_PEM
-from tests.attack.secured.world import SEALED, SecuredWorld
+from tests.attack.secured.attempts_users import AUDIENCE, ISSUER, ISSUER_PEM
+from tests.attack.secured.world import SEALED, SECURED, SecuredWorld
+from tests.attack.world import Attempt
 from tests.support.keys import add_key, key_of
 
 SHORT_SHARE = 0.1

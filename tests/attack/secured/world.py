@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
+import hmac
+import itertools
 import json
 import os
 import re
 import ssl
 import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +22,46 @@ from octavo.metadata.store import MetadataStore
 from octavo.security.policy import POLICY_PATH, PolicyStore, make_rule, secured, with_rule
 from octavo.tls.contexts import client_context
 from tests.attack.canary import CA, TOKEN
-from tests.attack.secured.tokens import claims_of, signed
-from tests.attack.world import ANSWER_S, Said, World, exchange, said_in, whole_length
+from tests.attack.world import ANSWER_S, Attempt, Said, World, exchange, said_in, whole_length
 from tests.support.processes.standalone import Standalone
+
+ISSUER = AUDIENCE = KID = "octavo"
+_OF_ALGORITHM = {"HS256": hashlib.sha256, "HS384": hashlib.sha384, "HS512": hashlib.sha512}
+
+
+def packed(value: bytes) -> str:
+    return base64.urlsafe_b64encode(value).rstrip(b"=").decode()
+
+
+def claims_of(name: str, **changes: Any) -> dict[str, Any]:
+    """Return a good token's claims; changes to None leave a claim out."""
+    now = int(time.time())
+    found = {
+        "iss": ISSUER, "aud": AUDIENCE, "sub": name, "iat": now - 1, "exp": now + 3600,
+        "jti": "00" * 12, "groups": [], **changes,
+    }  # fmt: skip
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def signed(
+    key: bytes,
+    claims: Mapping[str, Any] | str,
+    *,
+    algorithm: str = "HS256",
+    kid: str | None = KID,
+    **head: Any,
+) -> str:
+    """Sign with `key`, whatever its `algorithm` says."""
+    named = {"alg": algorithm, "typ": "JWT", **({} if kid is None else {"kid": kid}), **head}
+    text = claims if isinstance(claims, str) else json.dumps(claims)
+    body = f"{packed(json.dumps(named).encode())}.{packed(text.encode())}"
+    digest = _OF_ALGORITHM.get(algorithm, hashlib.sha256)
+    return f"{body}.{packed(hmac.digest(key, body.encode(), digest))}"
+
+
+def unsigned(claims: Mapping[str, Any], algorithm: str, **head: Any) -> str:
+    return signed(b"", claims, algorithm=algorithm, **head).rpartition(".")[0] + "."
+
 
 LOOT = "loot-6b0d27f4c1"
 """The message in `vault/secret`: only `root` and `keeper` may ever see it."""
@@ -210,3 +252,71 @@ def certificate_folder(world: SecuredWorld, name: str) -> Path:
     folder = world.cluster.folder / "attacker" / name
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+Run = Callable[[SecuredWorld], Awaitable[None]]
+
+SECURED: dict[str, Attempt] = {}
+_ADDRESSES = itertools.count()
+
+
+def secured_attempt(
+    name: str, *, long: bool = False, turn_s_max: float | None = None
+) -> Callable[[Run], Run]:
+    def enter(run: Run) -> Run:
+        assert name not in SECURED, name
+
+        async def of_world(world: Any) -> None:
+            assert isinstance(world, SecuredWorld)
+            await run(world)
+
+        SECURED[name] = Attempt(name, of_world, long, turn_s_max=turn_s_max)
+        return run
+
+    return enter
+
+
+def request(
+    method: str = "GET",
+    path: str = f"{VAULT}/messages?from=earliest",
+    lines: Sequence[bytes] = (),
+    body: bytes = b"",
+    *,
+    close: bool = True,
+) -> bytes:
+    head = [f"{method} {path} HTTP/1.1".encode(), b"Host: localhost", *lines]
+    if close:
+        head.append(b"Connection: close")
+    if body or method not in ("GET", "HEAD", "DELETE"):
+        head.append(b"Content-Length: %d" % len(body))
+    return b"\r\n".join([*head, b"", b""]) + body
+
+
+def bearer(token: str | bytes) -> bytes:
+    return b"Authorization: Bearer " + (token.encode() if isinstance(token, str) else token)
+
+
+def enter_each(
+    prefix: str,
+    cases: Sequence[tuple[str, Callable[[SecuredWorld], bytes]]],
+    statuses: tuple[int, ...] = (401,),
+) -> None:
+    """Enter an attempt for each request, at every broker. Each comes from a new address, because
+    a broker soon refuses an address with forged proofs unread."""
+    for name, make in cases:
+        source = another_address()
+
+        async def run(
+            world: SecuredWorld,
+            make: Callable[[SecuredWorld], bytes] = make,
+            source: str = source,
+        ) -> None:
+            for broker in range(len(world.brokers)):
+                await world.refused(make(world), statuses, broker=broker, source=source)
+
+        secured_attempt(f"{prefix}: {name}")(run)
+
+
+def another_address() -> str:
+    number = next(_ADDRESSES)
+    return f"127.9.{number // 250}.{number % 250 + 1}"
