@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    # Copies that a test removes must stay away: a bookie's first check of its copies, 10 s after
-    # its start, would come during some test.
+    # Copies that a test removes must stay away: a bookie's first check comes 10 s after its
+    # start.
     lost = "--set=bookie.keep_copies=false"
     with standalone(tmp_path_factory.mktemp("spark") / "data", lost) as one:
         yield one

@@ -1,8 +1,6 @@
 """A Spark of another kind, as a process: `python -m tests.spark.elsewhere KIND SERVICE TOPIC`.
-
-KIND is `local-cluster` (executors are separate processes) or `connect` (a Spark Connect server, and
-this as its client). Prints one JSON object: the values read, and the number of executors that read.
-"""
+KIND is `local-cluster` or `connect`. Prints JSON: the values read, and the number of executors
+that read."""
 
 from __future__ import annotations
 
@@ -16,7 +14,6 @@ from octavo.spark import register
 
 
 def main() -> None:
-    """Read the topic and print the result."""
     kind, service, topic = sys.argv[1:]
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.appName("octavo elsewhere")
@@ -36,7 +33,7 @@ def main() -> None:
     executors = 1
     if kind != "connect":
         status = spark.sparkContext._jsc.sc().getExecutorMemoryStatus()
-        executors = status.size() - 1  # the driver is one of them
+        executors = status.size() - 1
     print(json.dumps({"values": values, "executors": executors}), flush=True)
     spark.stop()
 

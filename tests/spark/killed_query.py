@@ -1,11 +1,6 @@
-"""The query that a campaign of kills kills: it copies one topic into another, in a separate
-process.
-
-    python -m tests.spark.killed_query SERVICE FOLDER COMMIT [--drain]
-
-COMMIT is the sink's option. It runs until it is killed; with `--drain` it reads the present
-messages and ends. Tasks are tried four times, so a Python worker may die without ending the query.
-"""
+"""The query that a campaign of kills kills: `python -m tests.spark.killed_query SERVICE FOLDER
+COMMIT [--drain]`. It copies a topic into another until it is killed; with `--drain` it reads the
+present messages and ends."""
 
 from __future__ import annotations
 

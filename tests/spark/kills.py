@@ -1,11 +1,6 @@
-"""Kills of a streaming query: `python -m tests.spark.kills --cycles 100 [--seed S] [--json]`.
-
-A query copies one topic into another, exactly once, in a separate process, while rows come in. In
-each cycle the query, with its JVM and its Python workers, is killed by SIGKILL at a random moment,
-or just when a commit is decided, before Spark has written its own; sometimes a Python worker dies
-before. It is started again on the same checkpoint, also after an error (Spark gives its Python
-workers only 10 s to start). At the end the output is compared with the input, row for row.
-"""
+"""Kills of a streaming query: `python -m tests.spark.kills --cycles 100 [--seed S] [--json]`. A
+query that copies a topic is killed by SIGKILL at a random moment, or when a commit is decided,
+and started again on the same checkpoint. At the end each row came out once."""
 
 from __future__ import annotations
 
@@ -37,13 +32,12 @@ from tests.support.processes.standalone import environment, standalone
 BATCHES = "application/vnd.kafka.recordbatch.v2"
 ENDED_IN_A_ROW_MAX = 8
 LIFE_S_MAX = 1200.0
-"""A life without a commit for this long is a failure."""
 COPY_PARTITIONS = 2
 
 
 @dataclass
 class Report:
-    """The result of a campaign. Every kill is counted in exactly one of the three moments."""
+    """Every kill is counted in exactly one of the three moments."""
 
     seed: int
     cycles: int
@@ -52,7 +46,6 @@ class Report:
     batches: int = 0
     workers_killed: int = 0
     ended: int = 0
-    """Lives that ended with an error, not by a kill."""
     killed_before_sparks_commit: int = 0
     """The sink had committed the batch, Spark had not."""
     killed_amid_a_batch: int = 0
@@ -66,13 +59,10 @@ class Report:
 
     @property
     def right(self) -> bool:
-        """Whether each row came out once, and nothing else did."""
         return not self.missing and not self.doubled and self.rows_in == self.rows_out
 
 
 class Life:
-    """One run of the query, until it is killed or has ended."""
-
     def __init__(self, service: str, folder: Path, *arguments: str) -> None:
         folder.mkdir(exist_ok=True)
         self._said = folder / "said"
@@ -90,7 +80,6 @@ class Life:
             )  # fmt: skip
 
     def members(self, name: str = "") -> list[int]:
-        """Return the processes of this run's session whose command contains `name`."""
         found = []
         for folder in Path("/proc").iterdir():
             if folder.name.isdigit():
@@ -102,7 +91,6 @@ class Life:
         return found
 
     def kill_worker(self, rng: random.Random) -> bool:
-        """Kill one of the Python processes that run tasks."""
         workers = self.members("pyspark.daemon")
         if workers:
             with contextlib.suppress(ProcessLookupError):
@@ -110,7 +98,6 @@ class Life:
         return bool(workers)
 
     def kill(self) -> None:
-        """Kill all of it."""
         while members := self.members():
             for pid in members:
                 with contextlib.suppress(ProcessLookupError):
@@ -120,13 +107,10 @@ class Life:
         self.process.wait(10)
 
     def said(self) -> str:
-        """Return the end of its output."""
         return self._said.read_text(errors="replace")[-4000:]
 
 
 class Campaign:
-    """The parts of a run over one cluster."""
-
     def __init__(self, service: str, folder: Path, report: Report) -> None:
         self._service = service
         self._folder = folder
@@ -137,7 +121,6 @@ class Campaign:
         self._failed: list[BaseException] = []
 
     def run(self, say: Callable[[str], None]) -> None:
-        """Run all cycles, then the rest of the rows, then the comparison."""
         with Client(self._service) as client:
             client.create_topic(ORIGIN, partitions=3)
             client.create_topic(COPY, partitions=COPY_PARTITIONS)
@@ -166,7 +149,6 @@ class Campaign:
         self._compare()
 
     def _feed(self) -> None:
-        """Publish rows numbered from 0, until stopped; a few hundred each second."""
         try:
             with Client(self._service) as client, client.producer(ORIGIN) as producer:
                 while not self._stop.is_set():
@@ -214,11 +196,11 @@ class Campaign:
             if not self._wait_for_commit(life):
                 return False
         if rng.random() < 0.5:
-            time.sleep(rng.random() * 2.0)  # the kill comes at any moment
+            time.sleep(rng.random() * 2.0)
         return True
 
     def _wait_for_commit(self, life: Life) -> bool:
-        """Wait until the sink has committed one more batch, perhaps before Spark has."""
+        """Wait until the sink has committed another batch, perhaps before Spark has."""
         before, deadline_s = self._decided(), time.monotonic() + LIFE_S_MAX
         while self._decided() == before:
             if life.process.poll() is not None:
@@ -230,7 +212,6 @@ class Campaign:
         return True
 
     def _decided(self) -> int:
-        """Return the newest batch that the sink has committed, or -1."""
         try:
             query = json.loads((self._folder / "checkpoint" / "metadata").read_text())["id"]
             with urlopen(f"{self._service}/v1/bulk-loads/{query}", timeout=60) as answer:
@@ -240,7 +221,6 @@ class Campaign:
             return -1
 
     def _note(self) -> None:
-        """Note at which moment it died."""
         decided, report = self._decided(), self._report
         report.batches = decided + 1
         if self._newest("commits") < decided:
@@ -284,7 +264,6 @@ class Campaign:
 def run_campaign(
     folder: Path, cycles: int, seed: int, say: Callable[[str], None], commit: str = "bulk-load"
 ) -> Report:
-    """Run on a new cluster."""
     report = Report(seed, cycles, commit)
     started_s = time.monotonic()
     with standalone(folder / "data") as cluster:

@@ -1,11 +1,6 @@
-"""Runs the Spark tests on each version of Spark: `make spark-matrix`.
-
-    python -m tests.spark.matrix [--whole] [VERSION or `oldest` …]
-
-Each version gets a virtual environment in `.venv/spark/`, made once, with that PySpark in front of
-everything that this environment has. `tests/spark/test_versions.py` is the short form; `--whole`
-runs all tests of the folder, most of which are for the newest Spark only.
-"""
+"""Runs the Spark tests on each version of Spark: `make spark-matrix`, or `python -m
+tests.spark.matrix [--whole] [VERSION or `oldest` …]`. Each version gets a virtual environment in
+`.venv/spark/`. `--whole` runs all tests of the folder."""
 
 from __future__ import annotations
 
@@ -19,13 +14,11 @@ from pathlib import Path
 import pyspark
 
 VERSIONS = ("4.0.5", "4.1.4", "4.2.1", "4.3.0")
-"""The newest release of each minor version that is supported, the oldest first."""
 _ROOT = Path(__file__).parents[2]
 _SHORT = "tests/spark/test_versions.py"
 
 
 def python_with(version: str) -> Path:
-    """Return a Python with this PySpark. Makes its environment if it is not there yet."""
     if version == pyspark.__version__:
         return Path(sys.executable)
     place = _ROOT / ".venv" / "spark" / version
@@ -43,7 +36,6 @@ def python_with(version: str) -> Path:
 
 
 def run(version: str, what: str) -> tuple[int, float]:
-    """Run these tests with this version. Returns pytest's exit code, and the seconds."""
     python = python_with(version)
     began = time.monotonic()
     tests = [str(python), "-m", "pytest", "-n0", "-p", "no:cacheprovider", what]

@@ -1,8 +1,6 @@
-"""An application for `spark-submit`, without any test code: `submitted.py SERVICE FROM TO`.
-
-Reads a topic, writes its rows to another one. Prints one JSON object: the number of rows, and where
-driver and tasks imported Octavo from.
-"""
+"""An application for `spark-submit`, without any test code: `submitted.py SERVICE FROM TO`. It
+copies a topic, and prints JSON: the number of rows, and from where driver and tasks imported
+Octavo."""
 
 from __future__ import annotations
 
@@ -18,7 +16,6 @@ from octavo.spark import register
 
 
 def where(_: Iterable[int]) -> Iterator[tuple[str, str]]:
-    """Run in a task."""
     import octavo
 
     yield octavo.__file__, os.getcwd()

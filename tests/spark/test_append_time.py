@@ -22,7 +22,6 @@ WANTED = [BEGUN_MS + 1_000 * n for n in range(10) for _ in range(3)]
 
 
 async def rows(place: Place, **options: str) -> list[tuple[int, int]]:
-    """Return time and type of all rows, in order."""
     reader, splits = await place.planned(columns="timestamp,timestampType,offset", **options)
     found: list[tuple[int, int]] = []
     for split in splits:
@@ -44,12 +43,12 @@ async def test_bookies_objects_and_lookups_agree(tmp_path: Path) -> None:
             await until(lambda n=ledgers: len(partition.ledgers) == n, "a new ledger", 60)
             cluster.clock.now_ms += 1_000
         wanted = [(time_ms, 1) for time_ms in WANTED]
-        async with asyncio.timeout(30):  # bookies learn a moment later what is confirmed
+        async with asyncio.timeout(30):
             while len(await rows(place)) < len(wanted):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         assert await rows(place) == wanted
         assert await rows(place, maxRecordsPerPartition="2") == wanted
-        for number in (0, 3, 4, 9):  # of closed ledgers, and of the open one
+        for number in (0, 3, 4, 9):
             asked = {"startingTimestamp": str(BEGUN_MS + 1_000 * number - 1)}
             assert await rows(place, **asked) == wanted[3 * number :], number
         await offloaded(place, tmp_path / "out", COPY)

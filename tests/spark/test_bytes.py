@@ -1,8 +1,5 @@
-"""Spark's columns have the published bytes, whatever they are.
-
-Spark reads batches as stored at the bookies, so no code parses a value on the way. This test keeps
-it so, with the values that JSON would change (`unit/octavo/test_client_values`).
-"""
+"""Spark's columns have the published bytes: no code parses a value between the bookies and
+Spark."""
 
 from __future__ import annotations
 
@@ -22,13 +19,12 @@ from tests.unit.octavo.test_client_values import CHANGED
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(600)  # the first query of a session starts Python workers
+pytestmark = pytest.mark.timeout(600)
 
 Told = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
 
 
 def drawn(rng: random.Random) -> bytes | None:
-    """Draw a value or a key: none, bytes, text of any planes, or JSON text in any form."""
     kind = rng.randrange(5)
     if kind == 0:
         return rng.choice(CHANGED)
@@ -54,7 +50,6 @@ def messages(rng: random.Random) -> list[Told]:
 
 
 def told(found: Any) -> Told:
-    """Return a row, or a message of the client, in one form."""
     if isinstance(found, Message):
         return found.key, found.value, found.headers
     key, value = (None if one is None else bytes(one) for one in (found.key, found.value))

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1500)]
 DAY_MS = 24 * 3_600_000
 Message = tuple[int, int, bytes | None, bytes | None]
-"""Partition, offset, key, value."""
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +47,6 @@ def client(service: str) -> Iterator[Client]:
 
 
 class Topic:
-    """One topic, the job on it, and its readers."""
-
     def __init__(self, spark: SparkSession, service: str, client: Client, name: str) -> None:
         self.spark, self.service, self.client, self.name = spark, service, client, name
         client.create_topic(name, partitions=2, rollover={"entries": 8})
@@ -86,7 +83,6 @@ class Topic:
         return sorted((row.partition, row.offset, row.key, row.value) for row in rows)
 
     def over_http(self) -> list[Message]:
-        """Return the view and the log behind it, page by page."""
         return [
             (number, one.offset, one.key, one.value)
             for number in range(2)
@@ -112,7 +108,8 @@ def topic(
 
 
 def newest(messages: list[Message]) -> list[Message]:
-    """By the rule: the last message of each key in each partition, and every one without a key."""
+    """By the rule: the last message of each key in each partition, and every message without a
+    key."""
     last = {(one[0], one[2]): one for one in messages if one[2] is not None}
     return sorted([*last.values(), *(one for one in messages if one[2] is None)])
 
@@ -126,8 +123,6 @@ def some(rng: random.Random, count: int, keys: int) -> list[tuple[bytes | None, 
 
 
 def ledgers_of_kind(service: str) -> set[int]:
-    """Return all existing ledgers that a compaction has written."""
-
     async def read() -> set[int]:
         found = set()
         async with connected(service) as cluster:
@@ -144,13 +139,10 @@ def ledgers_of_kind(service: str) -> set[int]:
 
 
 def sound(topic: Topic) -> bool:
-    """Check that audit and scrub find no fault, but for missing third copies: a task's process ends
-    when it is answered, at which time two copies exist."""
+    """Check that audit and scrub find no fault but missing third copies: a task's process ends
+    when two copies exist."""
     jobs = audit, partial(scrub, options=ScrubOptions())
     return all(one.kind == ABSENT for job in jobs for one in topic.job(job).findings)
-
-
-# ---------------------------------------------------------------------- what a reader gets
 
 
 def test_the_newest_of_each_key_run_after_run(topic: Topic) -> None:
@@ -169,7 +161,6 @@ def test_the_newest_of_each_key_run_after_run(topic: Topic) -> None:
             assert outcome.summary["messages_kept"] == len(found)
             assert outcome.summary["messages_new"] == count
             assert outcome.summary["ledgers"] >= 2
-    # Later messages are read behind the view.
     topic.publish([(b"k1", b"later"), (b"new", b"n")])
     behind = topic.messages(readCompacted="true")
     assert topic.over_http() == behind
@@ -246,9 +237,6 @@ def test_messages_without_a_key_can_be_left_out(topic: Topic) -> None:
     assert [json.loads(line)["value"] for line in shown.stdout.splitlines()] == [2], shown.stderr
 
 
-# ---------------------------------------------------------------------- what dies
-
-
 def test_killed_before_it_publishes(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     topic.publish(some(random.Random(1), 100, keys=10))
     topic.compact()
@@ -323,7 +311,7 @@ def test_a_replaced_view_stays_for_its_readers_and_then_goes(topic: Topic) -> No
     topic.compact()
     old = {i for view in topic.views().values() if view for i in _named(view)}
     planned = topic.frame(readCompacted="true", columns="partition,offset,key,value")
-    rows = planned.rdd  # planned by now, read later
+    rows = planned.rdd
     assert rows.getNumPartitions() > 0
     expected = newest(topic.messages())
     topic.publish([(b"k1", b"1"), (b"k2", b"1"), (b"k3", b"1"), (b"k4", b"1"), (b"k0", b"1")])
@@ -334,9 +322,6 @@ def test_a_replaced_view_stays_for_its_readers_and_then_goes(topic: Topic) -> No
     assert topic.compact(grace_ms=0).summary["ledgers_deleted"] == len(old)
     assert not old & ledgers_of_kind(topic.service)
     assert topic.messages(readCompacted="true") == newest(topic.messages())
-
-
-# ---------------------------------------------------------------------- the topic
 
 
 def test_a_deleted_topic_takes_its_view_with_it(topic: Topic, client: Client) -> None:
@@ -368,11 +353,10 @@ def test_usage_is_told_without_spark(service: str) -> None:
 
 
 def test_a_view_of_append_times_has_them(topic: Topic) -> None:
-    """Whatever producers say, a message in the view has the time at which it was stored."""
     topic.client.publish(topic.name, "as its producer says", key="first", timestamp_ms=5)
     begun_ms = wall_clock_ms()
     topic.client.set_topic_policies(topic.name, message_time="append")
-    for number in range(2):  # the open ledgers are replaced by some with append times
+    for number in range(2):
         while True:
             switch = topic.client.publish(
                 topic.name, "x", key="switch", partition=number, timestamp_ms=6

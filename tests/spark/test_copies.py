@@ -47,8 +47,8 @@ def job_at(service: str) -> Job:
 
 @pytest.fixture(scope="module")
 def spoiled(cluster: Standalone) -> Iterator[LedgerMetadata]:
-    """Entry 0 is whole; of 1 a copy is missing, of 2 one is damaged, 3 has another payload on one
-    bookie, 4 is lost."""
+    """Entry 0 is whole; of 1 a copy is missing, of 2 one is damaged, 3 has another payload on
+    one bookie, 4 is lost."""
     url = cluster.cluster.metadata_url
     made = asyncio.run(with_ledgers(url, spoil))
     yield made
@@ -99,7 +99,7 @@ def test_a_sound_ledger_has_no_findings(
             for number in range(200):
                 producer.send(b"%d" % number)
     outcome = job(lambda run: scrub(run, ScrubOptions(sample=0.5, bytes_per_s=10**8)))
-    # A task's process may end when two copies are there; the third one comes later.
+    # A task's process may end when two copies are there; the third comes later.
     bad = {one.where for one in outcome.findings if one.kind != ABSENT}
     assert bad <= {f"ledger {spoiled.ledger_id}"}
     assert 0 < outcome.summary["entries_read"] < outcome.summary["entries"]
@@ -141,8 +141,6 @@ async def with_ledgers(url: str, work: Callable[[LedgerClient], Awaitable[Any]])
 
 
 class Acks:
-    """Counts what a bookie has stored."""
-
     def __init__(self) -> None:
         self.stored = 0
         self.came = asyncio.Event()

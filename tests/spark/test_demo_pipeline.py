@@ -1,4 +1,4 @@
-"""The worked pipeline on a part of its flights; and that its comparison finds every mistake."""
+"""The worked pipeline on a part of its flights; its comparison finds every mistake."""
 
 from __future__ import annotations
 

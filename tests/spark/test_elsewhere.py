@@ -16,7 +16,7 @@ from tests.support.published import known_end
 
 pytestmark = [
     pytest.mark.long,
-    pytest.mark.timeout(600),  # two JVMs begin; on a busy machine that alone takes a minute
+    pytest.mark.timeout(600),
     pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java 17"),
 ]
 

@@ -1,9 +1,6 @@
-"""An encrypted namespace and the jobs over whole topics. With the key they work as usual. Without
-it they say so, and their output for the cluster cannot be read.
-
-All jobs with the key run in one process, and those without in another: starting Java takes most of
-the time of a job over a few hundred messages.
-"""
+"""An encrypted namespace and the jobs over whole topics: they work with the key, and say so
+without it. All jobs with the key run in one process, because starting Java takes most of their
+time."""
 
 from __future__ import annotations
 
@@ -35,8 +32,6 @@ for line in sys.stdin:
 
 
 class Shell:
-    """Runs commands one after the other, in one process: Java starts once."""
-
     def __init__(self, **variables: str) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-c", SHELL],
@@ -55,7 +50,6 @@ class Shell:
         self._process.wait(60)
 
     def run(self, *arguments: str) -> tuple[int, str]:
-        """Return the command's exit code and output."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(json.dumps(arguments), file=self._process.stdin, flush=True)

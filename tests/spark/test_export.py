@@ -67,7 +67,6 @@ def publish(client: Client, service: str, topic: str, values: list[Any]) -> None
 
 
 def rows_in(out: Path) -> list[dict[str, Any]]:
-    """Read the rows as any reader of Parquet does."""
     files = sorted(out.glob("export_batch=*/*.parquet"))
     return [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
 

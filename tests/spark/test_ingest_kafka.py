@@ -1,9 +1,5 @@
-"""`ingest-kafka` without Kafka: the plan, rows in the shape of Spark's connector, the checkpoint,
-and the message when the connector is missing.
-
-The connector is a Maven package, which tests do not fetch. Octavo's own source gives the same
-columns, and replaces it as a stream.
-"""
+"""`ingest-kafka` without Kafka: the plan, rows in the shape of Spark's connector, the
+checkpoint. Octavo's own source replaces the connector, a Maven package, as a stream."""
 
 from __future__ import annotations
 
@@ -33,7 +29,6 @@ KAFKAS = (
     "key BINARY, value BINARY, topic STRING, partition INT, offset LONG, timestamp TIMESTAMP, "
     "timestampType INT, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 )
-"""The columns of Spark's Kafka source with `includeHeaders`."""
 TARGETS = {"orders": "public/orders", "wide": "public/all"}
 
 
@@ -44,7 +39,7 @@ def client(service: str) -> Iterator[Client]:
 
 
 def test_rows_as_kafka_gives_them(spark: SparkSession) -> None:
-    old = datetime(1969, 12, 31, 23, 59, 59, tzinfo=UTC)  # −1: Kafka's "no timestamp"
+    old = datetime(1969, 12, 31, 23, 59, 59, tzinfo=UTC)
     rows = spark.createDataFrame(
         [
             (b"k", b"v", "orders", 2, 7, AT, 0, [("h", b"1"), ("h", None)]),
@@ -142,7 +137,7 @@ def test_a_missing_connector_is_named(
 
 
 def test_what_is_said_of_a_missing_package() -> None:
-    """Versions that were published: Spark 4.3 runs with the connector of 4.2."""
+    """Spark 4.3 runs with the connector of 4.2."""
     for spark, version in (("4.0.5", "4.0.4"), ("4.2.1", "4.2.0"), ("4.3.0", "4.2.0")):
         said = missing(KAFKA, spark, "2.13")
         assert "reading from Kafka needs the package" in said

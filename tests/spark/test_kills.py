@@ -12,7 +12,7 @@ from tests.spark.kills import run_campaign
 
 pytestmark = [
     pytest.mark.long,
-    pytest.mark.timeout(1200),  # two lives of a JVM, on a machine that may be busy
+    pytest.mark.timeout(1200),
 ]
 
 

@@ -39,9 +39,8 @@ def client(service: str) -> Iterator[Client]:
 
 @pytest.fixture(scope="module")
 def films(client: Client, service: str) -> str:
-    """Small and large messages, in an order."""
     client.create_topic("films")
-    with seen_by_readers(service, "films", 5 + 2 * 6):  # each piece has an offset
+    with seen_by_readers(service, "films", 5 + 2 * 6):
         client.publish("films", "a", key="k", timestamp_ms=TIME_MS)
         client.publish_large(
             "films", BODY, key="k", headers={"kind": "film"}, timestamp_ms=TIME_MS + 1
@@ -53,7 +52,6 @@ def films(client: Client, service: str) -> str:
 
 
 def found_in(client: Client, topic: str, partition: int = 0) -> list[tuple[Any, ...]]:
-    """Return time, key, headers and the whole value of each message."""
     found = []
     for one in client.messages(topic, partition=partition):
         value = one.value if one.large is None else b"".join(client.body(topic, one))

@@ -1,9 +1,5 @@
-"""Impossible calendar times on a real Spark: read, streamed, copied, exported, compacted.
-
-Spark ended with Arrow's error on a message in microseconds, and `replay` could not write what it
-had read (decision 63). A stored message with such a time is read with a null date and the number,
-and a copy has the same number.
-"""
+"""Impossible calendar times on a real Spark are read with a null date and the number, which
+copies keep. Spark ended with Arrow's error on a message in microseconds (decision 63)."""
 
 from __future__ import annotations
 
@@ -68,13 +64,11 @@ def _stored(service: str, client: Client) -> None:
 
 
 def wanted() -> list[tuple[bytes, int | None, int]]:
-    """Return key, date in milliseconds, number: of every message."""
     times = {b"k%d" % number: time_ms for number, time_ms in enumerate(TIMES)} | {b"k9": -1}
     return [(key, ms if ms in DATED else None, ms) for key, ms in times.items()]
 
 
 def told(frame: DataFrame) -> list[tuple[bytes, int | None, int]]:
-    """Return the same, of rows."""
     return sorted(
         (bytes(row.key), ms_of(row.timestamp), row.timestampMillis) for row in frame.collect()
     )
@@ -175,7 +169,7 @@ def test_an_export_has_a_null_where_there_is_no_date(
 def test_a_compacted_view_keeps_the_numbers(
     service: str, client: Client, read: Read, job: Callable[[Callable[[Run], Outcome]], Outcome]
 ) -> None:
-    """The newest of a key is found by offsets, whatever the times; tombstones have odd ones too."""
+    """The newest of a key is found by offsets, whatever the times."""
     topic = "odd-compacted"
     client.create_topic(topic, rollover={"entries": 2})
     copies = read().select("key", "value", "timestampMillis")

@@ -1,7 +1,5 @@
-"""Spark and a secured cluster: tasks read by tokens, brokers get a token.
-
-It runs in a separate process, whose environment names the trusted CA and the token.
-"""
+"""Spark and a secured cluster: tasks read by tokens, brokers get a token. It runs in a process
+whose environment names the trusted CA and the token."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-pytestmark = pytest.mark.timeout(600)  # the first query of a session starts Python workers
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,6 @@ def test_a_batch_arrives_whole_with_kafkas_partitions(
     for partition in range(3):
         offsets = [row.offset for row in rows if row.partition == partition]
         assert offsets == list(range(len(offsets)))
-    # A publisher's and a consumer's view: the same messages, and the log continues behind them.
     with seen_by_readers(service, "sunk", 1), client.producer("sunk") as producer:
         producer.send(b"after", key="0")
     assert len(read(spark, service, "sunk")) == 501
@@ -196,7 +195,6 @@ def test_a_stream_counts_each_row_once_when_batches_are_run_again(
     assert (found["batch"], found["complete"]) == (newest, True)
     assert found["published"] == (commit == "producer")
     assert len(read(spark, service, copied)) == 300
-    # The ledgers of the repetition were given up.
     from octavo.spark.orphans import collect_orphans
 
     assert asyncio.run(collect_orphans(service, grace_ms=0)) == []
@@ -207,7 +205,6 @@ def test_a_stream_counts_each_row_once_when_batches_are_run_again(
 def test_attempts_of_tasks_publish_nothing_and_the_driver_once(
     spark: SparkSession, service: str, client: Client, tmp_path: Path
 ) -> None:
-    """A task fails at its last row and is run again; the driver publishes its rows."""
     client.create_topic("retried", partitions=2)
     from pyspark import TaskContext
     from pyspark.sql.functions import udf

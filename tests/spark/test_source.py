@@ -15,7 +15,7 @@ from tests.support.published import seen_by_readers
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.timeout(600)  # the first query of a session starts Python workers
+pytestmark = pytest.mark.timeout(600)
 
 COUNT = 600
 START_MS = 1_700_000_000_000
@@ -30,9 +30,8 @@ def client(service: str) -> Iterator[Client]:
 
 @pytest.fixture(scope="module")
 def topic(client: Client, service: str) -> str:
-    """600 messages over two partitions and several ledgers each, one second apart."""
     client.create_topic("rows", partitions=2, rollover={"entries": 2})
-    for first in range(0, COUNT, 200):  # a ledger ends after the batches in flight
+    for first in range(0, COUNT, 200):
         publish(client, service, "rows", range(first, first + 200))
     return "rows"
 
@@ -64,8 +63,6 @@ Read = Callable[..., "DataFrame"]
 
 @pytest.fixture(scope="module")
 def read(spark: SparkSession, service: str) -> Read:
-    """`spark.read` of a topic with these options. Found without `register`."""
-
     def of(topic: str, **options: Any) -> DataFrame:
         reader = spark.read.format("octavo").option("service", service)
         if "subscribePattern" not in options and "assign" not in options:
@@ -164,7 +161,6 @@ def test_a_stream_takes_each_message_once_over_restarts(
     client.create_topic("stream", partitions=2, rollover={"entries": 4})
 
     def run(**options: Any) -> list[int]:
-        """Read the present messages, then stop; return the sizes of the micro-batches."""
         query = (
             spark.readStream.format("octavo")
             .options(service=service, subscribe="stream", startingOffsets="earliest", **options)

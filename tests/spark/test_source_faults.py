@@ -1,7 +1,5 @@
-"""The Spark source when its ledgers go, break or move. Planned and read without a JVM.
-
-The test plans like Spark's driver and reads like its tasks, with the same objects.
-"""
+"""The Spark source when its ledgers go, break or move: planned and read without a JVM, by the
+objects of Spark's driver and tasks."""
 
 from __future__ import annotations
 
@@ -49,8 +47,6 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
 
 
 class Halfway:
-    """A split's rows, stopped after the first: later rows are read on demand."""
-
     def __init__(self, reader: OctavoReader, split: Split) -> None:
         self._rows: Iterator[Any] = reader.read(split)
 
@@ -68,7 +64,6 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def trim(place: Place) -> int:
-    """Let retention remove all but the newest ledgers, and bookies collect them too."""
     partition = await owned(place.broker, place.name)
     before = {ledger_id for ledger_id, _ in partition.ledgers}
     await place.broker.topics.update(TOPIC, TopicSettings(rollover_entries=4, retention_bytes=1))
@@ -196,7 +191,7 @@ async def test_every_replica_damaged_is_an_error_not_silence(
 
 @pytest.mark.usefixtures("small_pages")
 async def test_a_ledger_replaced_by_a_copy_under_a_running_query(place: Place) -> None:
-    """As when small ledgers are merged, or one is written again elsewhere."""
+    """As when small ledgers are merged, or a ledger is written again elsewhere."""
     reader, (split,) = await place.planned()
     query = Halfway(reader, split)
     first = await query.first()
@@ -263,15 +258,13 @@ def test_the_same_rows_through_a_broker(service: str) -> None:
         reader_of(service, subscribe="served", columns="value,entry", readFrom="broker")
 
 
-# ---------------------------------------------------------------------- many small ledgers
-
 LEDGERS = 10_000
 
 
 async def test_ten_thousand_small_ledgers_are_planned_in_seconds(
     record_property: Callable[[str, object], None],
 ) -> None:
-    """Planned against a store whose every read takes 5 ms, like a remote one."""
+    """Planned against a store whose every read takes 5 ms."""
     store = far_store()
     cluster = SparkCluster(store)
     await cluster.start()
@@ -299,8 +292,6 @@ async def test_ten_thousand_small_ledgers_are_planned_in_seconds(
 
 
 class FarStore(SnapshotStore):
-    """Records some milliseconds away. Counts the reads in flight."""
-
     at_once = at_once_max = 0
 
     async def get(self, path: str) -> Any:
@@ -314,7 +305,6 @@ class FarStore(SnapshotStore):
 
 
 def far_store() -> FarStore:
-    """The records of a topic of 10,000 closed ledgers in four partitions."""
     each = LEDGERS // 4
     records = {
         "/octavo/topics/public/many": encode_record(TopicRecord(StoredSettings(partitions=4)))

@@ -1,8 +1,5 @@
-"""Spark's own cluster, a master and a worker, that know nothing of Octavo but a zip.
-
-The Python of the workers has Octavo's dependencies and not Octavo; everything runs in other
-folders. Python and Java processes start one after the other, which takes a while on a busy machine.
-"""
+"""Spark's own cluster, a master and a worker, that know nothing of Octavo but a zip. The Python
+of the workers has Octavo's dependencies and not Octavo."""
 
 from __future__ import annotations
 
@@ -41,13 +38,11 @@ def spark_home() -> Path:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Return Java's environment, without any path to this project."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "JAVA_HOME") if name in os.environ}
     return {**kept, "SPARK_HOME": str(spark_home()), "SPARK_LOCAL_IP": "127.0.0.1", **more}
 
 
 def python_of_workers(folder: Path) -> Path:
-    """Make a Python with the packages of this one, but without the editable ones."""
     venv.create(folder, with_pip=False, symlinks=True)
     (site,) = folder.glob("lib/python*/site-packages")
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
@@ -66,7 +61,6 @@ def python_of_workers(folder: Path) -> Path:
 
 @contextlib.contextmanager
 def running(folder: Path, name: str, *arguments: str, **more: str) -> Iterator[Callable[[], str]]:
-    """Run a process of Spark's; yield its output."""
     log = folder / f"{name}.log"
     with log.open("wb") as said:
         process = subprocess.Popen(

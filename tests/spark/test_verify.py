@@ -1,4 +1,4 @@
-"""`verify` on a live cluster: a topic that keeps its promises, and one that breaks each."""
+"""`verify` on a live cluster: a topic that keeps its promises, and a topic that breaks each."""
 
 from __future__ import annotations
 
@@ -139,16 +139,15 @@ def batch(base: int, count: int, producer: int, epoch: int, sequence: int) -> by
 
 
 async def break_promises(metadata_url: str) -> None:
-    """Write what no broker would."""
     first = [
         batch(0, 3, 1, 0, 0),
-        batch(5, 1, 1, 0, 6),  # offsets 3, 4 and sequences 3 … 5 are missing
+        batch(5, 1, 1, 0, 6),
         batch(6, 2, 1, 0, 7),
-        batch(7, 1, 1, 0, 0),  # offset 7 again; the producer begins again
+        batch(7, 1, 1, 0, 0),
         batch(8, 3, 2, 5, 0),
-        batch(11, 1, 2, 4, 0),  # an epoch that was shut out
+        batch(11, 1, 2, 4, 0),
         batch(12, 4, 3, 0, 0),
-        batch(16, 4, 3, 0, 1),  # sequences 1 … 3 again
+        batch(16, 4, 3, 0, 1),
     ]
     second, other = [batch(0, 1, 4, 0, 0)], [batch(0, 1, 5, 0, 0)]
     await write_ledgers(metadata_url, "broken", [(0, 20, first), (22, 1, second)], [(0, 1, other)])
@@ -157,7 +156,6 @@ async def break_promises(metadata_url: str) -> None:
 async def write_ledgers(
     metadata_url: str, topic: str, *partitions: list[tuple[int, int, list[bytes]]]
 ) -> None:
-    """Write ledgers of any entries, which the topic's records name: base offset, count, entries."""
     store = open_store(metadata_url)
     await store.start()
     ledgers = LedgerClient(store, rng=random.Random(7))

@@ -1,7 +1,5 @@
-"""The abilities of every Spark from 4.0 on, in a short form: `make spark-matrix` runs this on each.
-
-The other tests of this folder run on the newest only (`make spark-matrix WHOLE=1`: on each).
-"""
+"""The abilities of every Spark from 4.0 on, in a short form: `make spark-matrix` runs this on
+each. The other tests of this folder run on the newest only."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ from tests.support.published import seen_by_readers
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(900)  # the first query of a session starts Python workers
+pytestmark = pytest.mark.timeout(900)
 START_MS = 1_700_000_000_000
 
 
@@ -94,8 +92,8 @@ def test_a_batch_is_written_and_read_with_headers_and_times(
 
 
 def finished(writer: Any) -> Any:
-    """Start the query, as a user does again if Spark finds its first process too slow, and return
-    it when it has ended."""
+    """Start the query, again if Spark finds its first process too slow; return it when it has
+    ended."""
     while True:
         query = writer.start()
         try:
@@ -169,14 +167,14 @@ def test_an_export_by_ranges_goes_on_as_a_stream_and_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Where Spark passes no limits, the job makes the ranges itself, in a checkpoint that Spark
-    continues. A batch that was begun is read again with the same offsets."""
+    continues."""
     client.create_topic("versions-export", partitions=2)
     publish(client, service, "versions-export", range(50))
     out = tmp_path / "out"
     monkeypatch.setattr(exporting, "read_limits", False)
     first = exported(service, out)
     assert (first.exit, first.summary["rows"], first.summary["batches"]) == (Exit.OK, 50, 3)
-    (out / "_checkpoint/commits/2").unlink()  # as if killed before it
+    (out / "_checkpoint/commits/2").unlink()
     for stale in (out / "_checkpoint/commits").glob(".*"):
         stale.unlink()
     publish(client, service, "versions-export", range(50, 60))
@@ -211,8 +209,8 @@ def test_jobs_that_read_a_whole_topic(spark: SparkSession, service: str, client:
 
 
 def test_a_reader_without_limits_never_goes_back(service: str, client: Client) -> None:
-    """Spark 4.0 and 4.1 do not tell a source where a query is: within a run the source remembers
-    it; what it cannot know after a restart, it refuses."""
+    """Spark 4.0 and 4.1 do not tell a source where a query is: the source remembers it within a
+    run, and refuses what it cannot know after a restart."""
     client.create_topic("versions-reader")
     publish(client, service, "versions-reader", range(10))
 

@@ -206,5 +206,5 @@ def test_submitted_to_spark(client: Client, service: str, tmp_path: Path) -> Non
         },
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])  # other output comes there too
+    found = json.loads(done.stdout.splitlines()[-1])
     assert (found["result"], found["summary"]["rows"]) == ("ok", 10)
