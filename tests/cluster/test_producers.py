@@ -40,7 +40,7 @@ from tests.support.http_api import until
 from tests.support.line_protocol import Client, LineProtocol
 from tests.support.schemas import fanned_out
 
-T = "/v1/topics/public/t"
+T = "/v1/topics/public/exclusive"
 ACCESS = T + "/partitions/0/producer-access"
 MESSAGES = T + "/messages"
 BATCH = "application/vnd.kafka.recordbatch.v2"
@@ -345,12 +345,6 @@ WIDER = {**SCHEMA, "properties": {"n": {"type": "integer"}, "m": {"type": "strin
 AVRO = {"type": "record", "name": "r", "fields": [{"name": "n", "type": "int"}]}
 
 
-@pytest.fixture
-async def cluster_schemas(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with running_cluster(tmp_path, brokers=2) as found:
-        yield found
-
-
 async def test_a_subject_has_versions(client: AsyncClient) -> None:
     made = await client.register_schema("s", SCHEMA)
     assert (made["version"], made["subject"], made["schema"]) == (1, "public/s", SCHEMA)
@@ -386,20 +380,18 @@ async def test_a_subject_has_versions(client: AsyncClient) -> None:
             await call
 
 
-async def test_two_brokers_register_at_once(cluster_schemas: Cluster) -> None:
+async def test_two_brokers_register_at_once(cluster: Cluster) -> None:
     async def register(number: int) -> int:
-        api = list(cluster_schemas.apis.values())[number % 2]
+        api = list(cluster.apis.values())[number % 2]
         body = {"schema": {"enum": list(range(number + 1))}}
         path = "/v1/schemas/subjects/public/s/versions"
         answer = await api.call("POST", path, json=body)
         assert answer.status in (201, 409), answer
         return answer.status
 
-    await cluster_schemas.api.call(
-        "PUT", "/v1/schemas/subjects/public/s", json={"compatibility": "NONE"}
-    )
+    await cluster.api.call("PUT", "/v1/schemas/subjects/public/s", json={"compatibility": "NONE"})
     found = await asyncio.gather(*map(register, range(6)))
-    shown = (await cluster_schemas.api.get("/v1/schemas/subjects/public/s")).json()
+    shown = (await cluster.api.get("/v1/schemas/subjects/public/s")).json()
     assert len(shown["versions"]) == found.count(201)
     assert [one["version"] for one in shown["versions"]] == list(
         range(1, len(shown["versions"]) + 1)
@@ -410,15 +402,13 @@ def batch(*values: bytes | None, packed: Compression = Compression.NONE) -> byte
     return build_batch([Record(None, value, [], 1_000) for value in values], compression=packed)
 
 
-async def test_what_does_not_fit_is_not_stored(
-    cluster_schemas: Cluster, client: AsyncClient
-) -> None:
+async def test_what_does_not_fit_is_not_stored(cluster: Cluster, client: AsyncClient) -> None:
     await client.create_topic("t", schema={"subject": "s"})
     with pytest.raises(ApiError, match="has no version") as none:
         await client.publish("t", {"n": 1})
     assert (none.value.status, none.value.code) == (422, "schema-mismatch")
     await client.register_schema("s", SCHEMA)
-    for api in cluster_schemas.apis.values():
+    for api in cluster.apis.values():
         bad: list[tuple[Any, str, int]] = [
             (b'{"value": {"n": "x"}}', "application/json", 0),
             (b'{"messages": [{"value": {"n": 1}}, {"value": {"n": "x"}}]}', "application/json", 1),
@@ -482,13 +472,13 @@ async def test_avro_values(client: AsyncClient) -> None:
 
 
 async def test_a_topic_keeps_its_schema_after_a_take_over(
-    cluster_schemas: Cluster, client: AsyncClient
+    cluster: Cluster, client: AsyncClient
 ) -> None:
     await client.register_schema("s", SCHEMA)
     await client.create_topic("t", schema={"subject": "s"})
     await client.publish("t", {"n": 1})
-    owner = await cluster_schemas.owner_of("/v1/topics/public/t/partitions/0")
-    await cluster_schemas.stop_broker(owner)
+    owner = await cluster.owner_of("/v1/topics/public/t/partitions/0")
+    await cluster.stop_broker(owner)
     with pytest.raises(ApiError, match="version 1"):
         await client.publish("t", {"n": "x"})
     assert (await client.publish("t", {"n": 2})).offset == 1
@@ -520,7 +510,7 @@ async def test_what_cannot_be_proved_is_an_answer(client: AsyncClient) -> None:
 
 
 async def test_a_schema_that_costs_too_much_is_refused(
-    cluster_schemas: Cluster, client: AsyncClient
+    cluster: Cluster, client: AsyncClient
 ) -> None:
     """A schema of 4 KB and the message `1` stopped a broker for good, and each next owner."""
     with pytest.raises(ApiError, match="costs too much") as refused:
@@ -528,7 +518,7 @@ async def test_a_schema_that_costs_too_much_is_refused(
     assert (refused.value.status, refused.value.code) == (422, "invalid-schema")
     path = "/v1/schemas/subjects/public/s/check"
     long = {"schema": {"description": "x" * schema_registry.GIVEN_BYTES_MAX}}
-    assert (await cluster_schemas.api.call("POST", path, json=long)).status == 413
+    assert (await cluster.api.call("POST", path, json=long)).status == 413
     for text in ('{"minimum": NaN}', '{"const": "\\ud800"}'):
         with pytest.raises(ApiError, match="not JSON"):
             await client.register_schema("s", text)
@@ -543,20 +533,18 @@ class Away:
 
 
 async def test_a_check_that_is_away_concerns_its_topic_alone(
-    cluster_schemas: Cluster, client: AsyncClient
+    cluster: Cluster, client: AsyncClient
 ) -> None:
     await client.register_schema("s", {"type": "string", "pattern": "^a+$"})
     await client.register_schema("plain", SCHEMA)
     await client.create_topic("t", schema={"subject": "s"})
     await client.create_topic("plain", schema={"subject": "plain"})
     await client.create_topic("free")
-    engines = {
-        one.broker.schemas: one.broker.schemas._engine for one in cluster_schemas.brokers.values()
-    }
+    engines = {one.broker.schemas: one.broker.schemas._engine for one in cluster.brokers.values()}
     for registry in engines:
         registry._engine = Away()
     for body, kind in ((b'"aaa"', "text/plain"), (batch(b'"aaa"'), BATCH)):
-        answer = await cluster_schemas.api.post(T_SCHEMAS, body, kind)
+        answer = await cluster.api.post(T_SCHEMAS, body, kind)
         assert answer.status == 503, answer
         assert answer.json()["code"] == "schema-check-unavailable"
         assert answer.json()["retryable"]
