@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import pickle
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from octavo import Client
 from octavo.broker.errors import OffsetTrimmed
 from octavo.broker.types import Delivery, MessageId, SubscriptionSettings, TopicSettings
 from octavo.clock import wall_clock_ms
@@ -25,22 +28,26 @@ from octavo.metadata.offloads import (
     change_partition,
     is_readable,
 )
-from octavo.metadata.topics import OffloadRecord, PartitionLedger, TopicStore
+from octavo.metadata.topics import OffloadRecord, PartitionLedger, Policies, TopicStore
 from octavo.pipeline import offload_copy
 from octavo.pipeline.offload import OffloadOptions, begin, drop_ledger, finish, offload
 from octavo.pipeline.offload_copy import copy_in_task
 from octavo.pipeline.offload_rules import Drop, OffloadPolicy, planned
 from octavo.pipeline.outcome import Exit, Outcome
-from octavo.pipeline.runner import JobFailed, Run
+from octavo.pipeline.runner import JobFailed, Run, run_job
 from octavo.pipeline.session import SparkOptions
 from octavo.protocol.codes import OctavoError
+from octavo.protocol.records import open_batch
 from octavo.spark.cluster import connected
 from octavo.spark.options import Selection
-from tests.support.cluster import TOPIC, owned, until, values
-from tests.support.processes.standalone import environment
-from tests.support.spark_place import WHOLE, Place, running_place, values_of
+from octavo.spark.served import served
+from octavo.spark.splits import Piece
+from tests.spark.test_source import publish, value_of
+from tests.support.cluster import TOPIC, batch, make_topic, owned, running_cluster, until, values
+from tests.support.processes.standalone import environment, octavo
+from tests.support.processes.standalone import until as until_job
+from tests.support.spark_place import WHOLE, Place, reader_of, running_place, values_of
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 COPY = OffloadPolicy(grace_ms=0, forget_ms=0)
 DROP = OffloadPolicy(grace_ms=0, forget_ms=0, drop_lag_ms=0)
 NAME = ("public", "flights", 0)
@@ -105,6 +112,8 @@ def objects_in(folder: Path) -> list[Path]:
 # ---------------------------------------------------------------------- readers
 
 
+@pytest.mark.long
+@pytest.mark.timeout(600)
 async def test_closed_ledgers_are_copied_and_everybody_reads_on(
     place: Place, tmp_path: Path
 ) -> None:
@@ -133,6 +142,8 @@ async def test_closed_ledgers_are_copied_and_everybody_reads_on(
     assert again.summary["copied_ledgers"] == 1
 
 
+@pytest.mark.long
+@pytest.mark.timeout(600)
 async def test_brokers_and_spark_read_what_only_the_objects_have(
     place: Place, tmp_path: Path
 ) -> None:
@@ -170,6 +181,8 @@ async def test_brokers_and_spark_read_what_only_the_objects_have(
         await rows_of(place, readFrom="bookies")
 
 
+@pytest.mark.long
+@pytest.mark.timeout(600)
 async def test_a_reader_under_way_follows_to_the_object(place: Place, tmp_path: Path) -> None:
     """Planned while the bookies had it; they collect it before the task comes to it."""
     reader, splits = await place.planned(maxRecordsPerPartition="60")
@@ -183,6 +196,8 @@ async def test_a_reader_under_way_follows_to_the_object(place: Place, tmp_path: 
     assert values_of(found) == WHOLE
 
 
+@pytest.mark.long
+@pytest.mark.timeout(600)
 async def test_trimmed_and_deleted_ledgers_leave_no_objects(place: Place, tmp_path: Path) -> None:
     await offloaded(place, tmp_path / "out", COPY)
     await offloaded(place, tmp_path / "out", DROP)
@@ -212,6 +227,8 @@ async def nothing_is_left(place: Place, folder: Path) -> None:
     assert objects_in(folder) == []
 
 
+@pytest.mark.long
+@pytest.mark.timeout(600)
 async def test_a_path_that_cannot_be_written_to(place: Place, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(JobFailed, match=f"nothing was copied: .*{tmp_path}/file/out"):
@@ -221,6 +238,8 @@ async def test_a_path_that_cannot_be_written_to(place: Place, tmp_path: Path) ->
         await offloaded(place, "tape://1", COPY)
 
 
+@pytest.mark.long
+@pytest.mark.timeout(600)
 async def test_a_wrong_checksum_after_a_copy(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,6 +268,8 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.long
+@pytest.mark.timeout(600)
 async def test_a_damaged_object_is_an_error_that_names_it(place: Place, tmp_path: Path) -> None:
     await offloaded(place, tmp_path / "out", COPY)
     await offloaded(place, tmp_path / "out", DROP)
@@ -298,6 +319,8 @@ copy_in_task(asyncio.run(task()))
 """
 
 
+@pytest.mark.long
+@pytest.mark.timeout(600)
 async def test_killed_in_the_middle_of_a_copy(place: Place, tmp_path: Path) -> None:
     out = tmp_path / "out"
     for _ in range(2):
@@ -324,6 +347,8 @@ async def test_killed_in_the_middle_of_a_copy(place: Place, tmp_path: Path) -> N
     assert await rows_of(place, readFrom="offload") == WHOLE
 
 
+@pytest.mark.long
+@pytest.mark.timeout(600)
 async def test_of_two_runs_one_finishes(place: Place, tmp_path: Path) -> None:
     out = (tmp_path / "out").as_uri()
 
@@ -347,6 +372,8 @@ async def test_of_two_runs_one_finishes(place: Place, tmp_path: Path) -> None:
     assert left.as_uri() == quick.url
 
 
+@pytest.mark.long
+@pytest.mark.timeout(600)
 async def test_a_run_that_died_before_it_deleted_the_ledger(place: Place, tmp_path: Path) -> None:
     await offloaded(place, tmp_path / "out", COPY)
     link = (await links(place))[0]
@@ -361,7 +388,162 @@ async def test_a_run_that_died_before_it_deleted_the_ledger(place: Place, tmp_pa
     assert await rows_of(place) == WHOLE
 
 
+@pytest.mark.long
+@pytest.mark.timeout(600)
 async def test_a_dry_run_changes_nothing(place: Place, tmp_path: Path) -> None:
     outcome = await offloaded(place, tmp_path / "out", DROP, dry_run=True)
     assert outcome.summary["would_copy"] == [link.ledger_id for link in await links(place)]
     await nothing_is_left(place, tmp_path / "out")
+
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+TOPIC_JOB = "public/cold"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("spark")
+def test_offloaded_by_spark_and_read_over_http(
+    spark: SparkSession, service: str, tmp_path: Path
+) -> None:
+    def run(policy: OffloadPolicy) -> Outcome:
+        options = OffloadOptions(Selection(topics=(TOPIC_JOB,)), tmp_path.as_uri(), policy, 50e6)
+        return run_job("offload", partial(offload, options=options), service=service, say=print)
+
+    with Client(service) as client:
+        client.create_topic("cold", rollover={"entries": 4})
+        for first in range(0, 400, 100):
+            publish(client, service, "cold", range(first, first + 100))
+        subscription = client.subscribe("cold", "s", start="earliest")
+        copied = run(OffloadPolicy())
+        assert copied.exit is Exit.OK
+        assert copied.summary["copied_ledgers"] > 1
+        dropped = run(OffloadPolicy(drop_lag_ms=0))
+        assert dropped.summary["dropped_ledgers"] == copied.summary["copied_ledgers"]
+        stored = [bytes(message.value or b"") for message in client.messages("cold")]
+        assert stored == [value_of(number) for number in range(400)]
+        got: list[bytes] = []
+
+        def took_all() -> bool:
+            found = subscription.receive()
+            got.extend(bytes(one.value or b"") for one in found)
+            subscription.ack(found)
+            return len(got) >= 400
+
+        until_job(took_all, "all deliveries", 400)
+        assert got == stored
+    rows = spark.read.format("octavo").options(service=service, subscribe="cold").load()
+    assert sorted(row.value for row in rows.select("value").collect()) == stored
+    reader = reader_of(service, subscribe="cold", readFrom="offload")
+    found = [some for split in reader.partitions() for some in reader.read(split)]  # type: ignore[arg-type]
+    assert sorted(values_of(found)) == [value.decode() for value in stored]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "give the target folder"),
+        (("--to", "tape://1"), "--to tape://1: tape://1: not a place for objects"),
+        (("--to", "out", "--all", "cold"), "not both"),
+    ],
+)
+def test_usage_is_told_without_spark(service: str, arguments: tuple[str, ...], said: str) -> None:
+    topics = () if "--all" in arguments else ("cold",)
+    done = octavo("pipeline", "offload", *topics, "--url", service, *arguments)
+    assert (done.returncode, said in " ".join(done.stderr.split())) == (2, True), done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_dry_run_as_json(service: str, tmp_path: Path) -> None:
+    with Client(service) as client:
+        client.create_topic("dry")
+    done = octavo(
+        "pipeline", "offload", "dry", "--to", str(tmp_path), "--dry-run", "--json", "--url",
+        service, timeout_s=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["job"], found["result"]) == ("offload", "ok")
+    assert found["summary"]["would_copy"] == []
+    assert list(tmp_path.iterdir()) == []
+
+
+APPEND = Policies(message_time="append")
+BEGUN_MS = 1_700_000_000_000
+WANTED = [BEGUN_MS + 1_000 * n for n in range(10) for _ in range(3)]
+
+
+async def rows(place: Place, **options: str) -> list[tuple[int, int]]:
+    reader, splits = await place.planned(columns="timestamp,timestampType,offset", **options)
+    found: list[tuple[int, int]] = []
+    for split in splits:
+        for some in await asyncio.to_thread(list, reader.read(split)):
+            times = some.column("timestamp").cast("int64").to_pylist()
+            found += zip(times, some.column("timestampType").to_pylist(), strict=True)
+    return [(time_us // 1000, kind) for time_us, kind in found]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+async def test_bookies_objects_and_lookups_agree(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path / "cluster", session_timeout_ms=60_000) as cluster:
+        running = await cluster.start("A", tail_cache_bytes_max=1)
+        name = await make_topic(running.broker, rollover_entries=4, policies=APPEND)
+        place = Place(cluster, running, name)
+        partition = await owned(running.broker, name)
+        for number in range(10):
+            await partition.publish(batch(3, time_ms=5))
+            ledgers = number // 4 + (2 if number % 4 == 3 else 1)
+            await until(lambda n=ledgers: len(partition.ledgers) == n, "a new ledger", 60)
+            cluster.clock.now_ms += 1_000
+        wanted = [(time_ms, 1) for time_ms in WANTED]
+        async with asyncio.timeout(30):
+            while len(await rows(place)) < len(wanted):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        assert await rows(place) == wanted
+        assert await rows(place, maxRecordsPerPartition="2") == wanted
+        for number in (0, 3, 4, 9):
+            asked = {"startingTimestamp": str(BEGUN_MS + 1_000 * number - 1)}
+            assert await rows(place, **asked) == wanted[3 * number :], number
+        await offloaded(place, tmp_path / "out", COPY)
+        assert await rows(place, readFrom="offload") == wanted
+        await offloaded(place, tmp_path / "out", DROP)
+        assert len(await gone_from_bookies(place)) == 2
+        assert await rows(place) == wanted
+        for number in (0, 3, 4, 9):
+            time_ms = BEGUN_MS + 1_000 * number
+            assert await rows(place, startingTimestamp=str(time_ms)) == wanted[3 * number :]
+            assert await partition.offset_at(time_ms) == 3 * number
+            assert await partition.offset_at(time_ms + 1) == min(3 * number + 3, 30)
+        found = [
+            one.header.max_timestamp
+            for one in await partition.read(0, bytes_max=10**6, count_max=10**4)
+        ]
+        assert found == [BEGUN_MS + 1_000 * n for n in range(len(found))]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+async def test_through_a_broker(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, brokers=1) as cluster:
+        body = {"message_time": "append"}
+        assert (await cluster.api.put("/v1/topics/public/t", json=body)).status == 201
+        for number in range(3):
+            answer = await cluster.api.post(
+                "/v1/topics/public/t/messages", json={"value": number, "timestamp": 5}
+            )
+            assert answer.status == 200
+        answer = await cluster.api.get("/v1/topics/public/t/messages")
+        wanted = [one["timestamp"] for one in answer.json()["messages"]]
+        assert min(wanted) > BEGUN_MS
+        piece = Piece("public/t", 0, 0, 0, 0, 3)
+        found = []
+        async for batches in served(cluster.api.url, piece):
+            for one in batches:
+                assert one.header.attributes & 8
+                found += [record.timestamp for record in open_batch(one.data)]
+        assert found == wanted

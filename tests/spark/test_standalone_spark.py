@@ -19,14 +19,10 @@ import pytest
 
 from octavo import Client
 from octavo.spark.pack import PACKAGES, pack, requirements
+from tests.spark.kills import run_campaign
 from tests.support.processes.standalone import until
 from tests.support.published import known_end
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java 17"),
-]
 ROWS = 60
 START_S = 240.0
 
@@ -92,6 +88,9 @@ def running(folder: Path, name: str, *arguments: str, **more: str) -> Iterator[C
             process.wait(60)
 
 
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java 17")
 def test_a_zip_is_all_that_a_standalone_cluster_needs(service: str, tmp_path: Path) -> None:
     packed = tmp_path / "octavo.zip"
     assert pack(packed) > 100
@@ -137,6 +136,9 @@ def test_a_zip_is_all_that_a_standalone_cluster_needs(service: str, tmp_path: Pa
     assert Path(folder).is_relative_to(work), "a task runs in a folder of the worker's"
 
 
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java 17")
 def test_what_the_zip_needs_is_told_apart_from_what_it_has(tmp_path: Path) -> None:
     names = {re.match(r"[\w-]+", one)[0] for one in requirements()}  # type: ignore[index]
     assert {"aiohttp", "aiokafka", "crc32c", "msgpack", "pyarrow"} <= names
@@ -156,3 +158,15 @@ def test_what_the_zip_needs_is_told_apart_from_what_it_has(tmp_path: Path) -> No
     )
     assert tried.returncode == 3
     assert tried.stderr.startswith("/proc/none/octavo.zip cannot be written: ")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_a_killed_query_goes_on_with_each_row_once(tmp_path: Path) -> None:
+    if shutil.which("java") is None:
+        assert not os.environ.get("REQUIRE_JAVA"), "CI installs Java: there this is never skipped"
+        pytest.skip("Spark needs Java 17")
+    report = run_campaign(tmp_path, cycles=1, seed=7, say=lambda _: None)
+    assert report.right, report
+    assert report.rows_in == report.rows_distinct > 0
+    assert report.batches >= 2
