@@ -17,9 +17,8 @@ from octavo.bookie.disk.files import DiskFull
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import SubscriptionSettings
 from octavo.ledger.client import LedgerClient
-from octavo.protocol.batch import split_batches
 from octavo.protocol.codes import OctavoError
-from octavo.protocol.records import Record, build_batch, partition_for, read_records
+from octavo.protocol.records import Record, build_batch, partition_for
 from tests.support.cluster import Cluster, batch, make_topic, owned, running_cluster
 from tests.support.cluster import until as until_cancelled
 from tests.support.http_api import until
@@ -66,35 +65,6 @@ async def read_all(cluster: Cluster, path: str) -> list[Any]:
         assert answer.json()["messages"][0]["offset"] == at
         found += answer.json()["messages"]
         at = answer.json()["next_offset"]
-
-
-async def test_published_in_every_form_and_read_back(cluster_http: Cluster) -> None:
-    for n, api in enumerate(cluster_http.apis.values()):
-        answer = await api.post(ONE + "/messages", b"raw", "text/plain")
-        assert answer.status == 200, answer
-        assert answer.json()["first"]["offset"] == n * 7
-        answer = await api.post(ONE + "/messages", json={"key": "k", "value": {"a": [1, 2]}})
-        assert answer.status == 200, answer
-        answer = await api.post(ONE + "/messages", b'{"value":1}\n{"value":2}\n', NDJSON)
-        assert answer.json()["count"] == 2
-        batch = build_batch([Record(b"b", b"%d" % i) for i in range(3)])
-        answer = await api.post(ONE + "/messages", batch, BATCH)
-        assert answer.json()["last"]["offset"] == n * 7 + 6
-    for api in cluster_http.apis.values():
-        found = (await api.get(ONE + "/messages")).json()
-        assert [m["offset"] for m in found["messages"]] == list(range(14))
-        assert found["messages"][0]["value_text"] == "raw"
-        assert [m["value"] for m in found["messages"][1:7]] == [{"a": [1, 2]}, 1, 2, 0, 1, 2]
-        by_id = found["messages"][5]
-        answer = await api.get(f"{ONE}/messages?from={by_id['id']}&limit=1")
-        assert answer.json()["messages"] == [by_id]
-        answer = await api.get(ONE + "/messages", headers={"Accept": BATCH})
-        offsets = [
-            header.base_offset + i
-            for header, data in split_batches(answer.body)
-            for i, _ in enumerate(read_records(bytes(data)))
-        ]
-        assert offsets == list(range(14))
 
 
 async def test_ndjson_over_partitions_of_two_brokers(cluster_http: Cluster) -> None:
@@ -159,24 +129,6 @@ async def test_subscription_across_brokers_and_take_over(cluster_http: Cluster) 
     assert sorted(seen) == list(range(400))
     found = (await cluster_http.api.get(sub)).json()
     assert found["backlog"] == 0, found
-
-
-async def test_trimmed_beyond_unknown_by_real_parts(cluster_http: Cluster) -> None:
-    await cluster_http.api.post(ONE + "/messages", b"x", "text/plain")
-    for api in cluster_http.apis.values():
-        answer = await api.get(ONE + "/messages?from=2")
-        assert (answer.status, answer.json()["next_offset"]) == (416, 1), answer
-        answer = await api.get(ONE + "/messages?from=1")
-        assert (answer.status, answer.headers["Next-Offset"]) == (204, "1")
-        answer = await api.get(ONE + "/messages?from=999:0:0")
-        assert (answer.status, answer.json()["code"]) == (404, "message-not-found")
-        answer = await api.get(ONE + "/partitions/1/messages")
-        assert answer.status == 404
-        answer = await api.post(ONE + "/partitions/1/messages", b"x", "text/plain")
-        assert (answer.status, answer.json()["code"]) == (404, "partition-not-found")
-        assert "0 to 0" in answer.json()["detail"]
-        answer = await api.get("/v1/topics/public/nope/messages")
-        assert (answer.status, answer.json()["code"]) == (404, "topic-not-found")
 
 
 async def test_ledgers_nodes_and_page(cluster_http: Cluster) -> None:
@@ -280,34 +232,27 @@ async def test_a_broker_that_dies_is_shown_as_gone(cluster_http: Cluster) -> Non
     assert f"No longer registered: broker {dead}." in (await api.get("/")).body.decode()
 
 
-@pytest.fixture
-async def cluster_semantics(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with running_cluster(tmp_path, brokers=2) as found:
-        assert (await found.api.put(ONE)).status == 201
-        yield found
-
-
 def producer(sequence: int, epoch: int = 0, name: str = "writer-1") -> dict[str, str]:
     return {"Producer-Id": name, "Producer-Epoch": str(epoch), "Producer-Seq": str(sequence)}
 
 
-async def test_trimmed_offsets_are_410_with_the_earliest(cluster_semantics: Cluster) -> None:
+async def test_trimmed_offsets_are_410_with_the_earliest(cluster_http: Cluster) -> None:
     topic = "/v1/topics/public/short"
     body = {"retention": {"size": "1KiB"}, "rollover": {"entries": 3}}
-    assert (await cluster_semantics.api.put(topic, json=body)).status == 201
+    assert (await cluster_http.api.put(topic, json=body)).status == 201
     for n in range(20):
-        answer = await cluster_semantics.api.post(topic + "/messages", b"x" * 200, "text/plain")
+        answer = await cluster_http.api.post(topic + "/messages", b"x" * 200, "text/plain")
         assert answer.status == 200, answer
         assert answer.json()["first"]["offset"] == n
     async with asyncio.timeout(20):
         while True:
-            answer = await cluster_semantics.api.get(topic + "/messages?from=0")
+            answer = await cluster_http.api.get(topic + "/messages?from=0")
             if answer.status == 410:
                 break
             await asyncio.sleep(0.1)
     earliest = answer.json()["earliest_offset"]
     assert 0 < earliest < 20
-    for api in cluster_semantics.apis.values():
+    for api in cluster_http.apis.values():
         while (answer := await api.get(f"{topic}/messages?from={earliest}")).status == 410:
             assert answer.json()["earliest_offset"] > earliest, "it was trimmed meanwhile"
             earliest = answer.json()["earliest_offset"]
@@ -319,50 +264,20 @@ async def test_trimmed_offsets_are_410_with_the_earliest(cluster_semantics: Clus
         assert answer.headers["Earliest-Offset"] == str(answer.json()["earliest_offset"])
 
 
-async def test_idempotence_and_compare_and_append(cluster_semantics: Cluster) -> None:
-    path = ONE + "/messages"
-    for api in cluster_semantics.apis.values():
-        expected = 200 if api is cluster_semantics.api else 204
-        answer = await api.post(path, b'{"value":1}\n' * 2500, NDJSON, headers=producer(0))
-        assert answer.status == expected, answer
-    answer = await cluster_semantics.api.post(
-        path, b'{"value":2}', "application/json", headers=producer(9999)
-    )
-    assert (answer.status, answer.json()["expected_sequence"]) == (409, 2500), answer
-    answer = await cluster_semantics.api.post(
-        path, b'{"value":2}', "application/json", headers=producer(2500)
-    )
-    assert answer.status == 200
-    answer = await cluster_semantics.api.post(
-        path, b"x", "text/plain", headers=producer(0, epoch=1)
-    )
-    assert answer.status == 200
-    answer = await cluster_semantics.api.post(path, b"x", "text/plain", headers=producer(2501))
-    assert (answer.status, answer.json()["code"]) == (403, "stale-producer-epoch")
-    answer = await cluster_semantics.api.post(
-        path, b"x", "text/plain", headers={"If-Match": '"2501"'}
-    )
-    assert (answer.status, answer.json()["next_offset"]) == (412, 2502)
-    answer = await cluster_semantics.api.post(
-        path, b"x", "text/plain", headers={"If-Match": '"2502"'}
-    )
-    assert answer.status == 200
-
-
-async def test_only_one_of_many_wins_a_compare_and_append(cluster_semantics: Cluster) -> None:
+async def test_only_one_of_many_wins_a_compare_and_append(cluster_http: Cluster) -> None:
     answers = await asyncio.gather(
         *(
             api.post(ONE + "/messages", b"%d" % n, "text/plain", headers={"If-Match": '"0"'})
             for n in range(10)
-            for api in cluster_semantics.apis.values()
+            for api in cluster_http.apis.values()
         )
     )
     assert sorted(answer.status for answer in answers) == [200] + [412] * 19
-    assert (await cluster_semantics.api.get(ONE + "/offsets")).json()["offsets"][0]["offset"] == 1
+    assert (await cluster_http.api.get(ONE + "/offsets")).json()["offsets"][0]["offset"] == 1
 
 
 async def test_a_half_stored_stream_is_completed_by_repeating_it(
-    cluster_semantics: Cluster,
+    cluster_http: Cluster,
 ) -> None:
     lines = [b'{"value":%d}\n' % n for n in range(30_000)]
 
@@ -373,19 +288,19 @@ async def test_a_half_stored_stream_is_completed_by_repeating_it(
         raise RuntimeError("killed")
 
     with pytest.raises(aiohttp.ClientError, match="killed"):
-        await cluster_semantics.api.post(ONE + "/messages", dying(), NDJSON, headers=producer(0))
-    node = next(iter(cluster_semantics.brokers.values()))
+        await cluster_http.api.post(ONE + "/messages", dying(), NDJSON, headers=producer(0))
+    node = next(iter(cluster_http.brokers.values()))
     server = node.server
     assert server is not None
     await until(lambda: not server._services.in_hand.count, 10)
-    answer = await cluster_semantics.api.post(
+    answer = await cluster_http.api.post(
         ONE + "/messages", b"".join(lines), NDJSON, headers=producer(0)
     )
     assert answer.status == 200, answer
     assert answer.json()["count"] == 30_000
     at, values = 0, []
     while True:
-        found = await cluster_semantics.api.get(
+        found = await cluster_http.api.get(
             f"{ONE}/messages?from={at}&limit=10000&max_bytes=8000000"
         )
         if found.status == 204:
@@ -395,87 +310,22 @@ async def test_a_half_stored_stream_is_completed_by_repeating_it(
     assert values == list(range(30_000))
 
 
-async def test_cursors_over_http(cluster_semantics: Cluster) -> None:
-    sub = ONE + "/subscriptions/s"
-    assert (await cluster_semantics.api.put(sub, json={"ack_timeout": "60s"})).status == 201
-    batch = build_batch([Record(None, b"%d" % n) for n in range(10)])
-    assert (await cluster_semantics.api.post(ONE + "/messages", batch, BATCH)).status == 200
-    first, *others = cluster_semantics.apis.values()
-    for api in (first, *others):
-        answer = await api.post(sub + "/receive?max=3&consumer=me")
-        messages = answer.json()["messages"]
-        assert [m["offset"] for m in messages] == [0, 1, 2], answer
-        nacked = await api.post(
-            sub + "/ack", json={"nack": [{"ack_id": m["ack_id"]} for m in messages]}
-        )
-        assert nacked.json() == {"acked": 0}
-    answer = await first.post(sub + "/receive?consumer=other")
-    assert (answer.status, answer.json()["code"]) == (409, "subscription-busy")
-    again = (await first.post(sub + "/receive?max=3&consumer=me")).json()["messages"]
-    assert [m["delivery_count"] for m in again] == [3, 3, 3]
-    assert (await first.post(sub + "/ack", json={"up_to": 4})).json() == {"acked": 5}
-    found = (await others[0].get(sub)).json()
-    assert found["backlog"] == 5
-    assert (await first.post(sub + "/seek", json={"to": 2})).json()["partitions"][0]["offset"] == 2
-    stale = await first.post(sub + "/ack", json={"ack_ids": [again[2]["ack_id"]]})
-    assert (stale.status, stale.json()["stale"]) == (409, [again[2]["ack_id"]])
-    answer = await others[0].post(sub + "/receive?max=100&wait=2s&consumer=me")
-    assert [m["offset"] for m in answer.json()["messages"]] == list(range(2, 10))
-    shared = ONE + "/subscriptions/shared"
-    await first.put(shared, json={"type": "shared"})
-    answer = await first.post(shared + "/ack", json={"up_to": 1})
-    assert (answer.status, answer.json()["code"]) == (422, "cumulative-ack-not-allowed")
-    assert (await first.call("DELETE", sub)).status == 204
-    # A machine that stands still may tell the owner late, which says busy until then.
-    async with asyncio.timeout(60):
-        while (answer := await others[0].post(sub + "/receive")).status == 409:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
-    assert answer.status == 404
-
-
-async def test_partitions_grow_and_a_topic_goes(cluster_semantics: Cluster) -> None:
-    topic = "/v1/topics/public/grows"
-    await cluster_semantics.api.put(topic, json={"partitions": 1})
-    await cluster_semantics.api.post(topic + "/messages", b"x", "text/plain")
-    answer = await cluster_semantics.api.call("PATCH", topic, json={"partitions": 3})
-    assert answer.json()["settings"]["partitions"] == 3
-    for api in cluster_semantics.apis.values():
-
-        async def there(api=api) -> bool:
-            return (await api.get(topic + "/partitions/2")).status == 200
-
-        async with asyncio.timeout(10):
-            while not await there():  # noqa: ASYNC110 - each look is a call
-                await asyncio.sleep(0.05)
-        answer = await api.post(topic + "/partitions/2/messages", b"y", "text/plain")
-        assert answer.status == 200, answer
-    assert (await cluster_semantics.api.call("DELETE", topic)).status == 204
-    for api in cluster_semantics.apis.values():
-        async with asyncio.timeout(10):
-            while (await api.get(topic)).status != 404:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-        answer = await api.post(topic + "/messages", b"x", "text/plain")
-        assert answer.status == 404, answer
-
-
 async def test_dead_letters_over_http_whoever_serves_their_topic(
-    cluster_semantics: Cluster,
+    cluster_http: Cluster,
 ) -> None:
     """For some originals another broker serves the dead-letter topic."""
-    apis = list(cluster_semantics.apis.values())
+    apis = list(cluster_http.apis.values())
     for number in range(4):
         topic = f"/v1/topics/public/poison{number}"
         sub = f"{topic}/subscriptions/s"
-        await cluster_semantics.api.put(topic, json={})
+        await cluster_http.api.put(topic, json={})
         settings = {"type": "shared", "max_deliveries": 2, "dead_letter_topic": "all-dead"}
         answer = await apis[number % len(apis)].put(sub, json=settings)
         assert answer.status == 201, answer
-        await cluster_semantics.api.post(
-            f"{topic}/messages", json={"key": "k", "value": {"n": number}}
-        )
+        await cluster_http.api.post(f"{topic}/messages", json={"key": "k", "value": {"n": number}})
         for _ in range(2):
-            (message,) = (await cluster_semantics.api.post(f"{sub}/receive")).json()["messages"]
-            await cluster_semantics.api.post(f"{sub}/ack", json={"nack": [message["ack_id"]]})
+            (message,) = (await cluster_http.api.post(f"{sub}/receive")).json()["messages"]
+            await cluster_http.api.post(f"{sub}/ack", json={"nack": [message["ack_id"]]})
     letters: list[dict[str, object]] = []
     async with asyncio.timeout(20):
         while len(letters) < 4:
