@@ -30,12 +30,6 @@ ALICE = Identity("user:alice", source="token")
 ORDERS = Resource(Kind.TOPIC, "payments/orders")
 
 
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with running_cluster(tmp_path, brokers=2) as found:
-        yield found
-
-
 def log_of(cluster: Cluster, name: str) -> AuditLog:
     server = cluster.brokers[name].server
     assert server is not None
@@ -63,8 +57,8 @@ async def written(cluster: Cluster, *logs: AuditLog) -> list[dict[str, Any]]:
     return await events(cluster)
 
 
-async def test_events_of_all_brokers_come_into_one_topic(cluster: Cluster) -> None:
-    logs = [log_of(cluster, name) for name in cluster.brokers]
+async def test_events_of_all_brokers_come_into_one_topic(two: Cluster) -> None:
+    logs = [log_of(two, name) for name in two.brokers]
     for number, log in enumerate(logs):
         administers(log, number, call="put_topic", reason="x" * 1000)
         for _ in range(5):
@@ -74,9 +68,9 @@ async def test_events_of_all_brokers_come_into_one_topic(cluster: Cluster) -> No
         )
         log.on_decision(Decided(ALICE, Operation.DESCRIBE, CLUSTER, True, "10.0.0.8"))
         log.on_unauthenticated("10.0.0.9", "publish", "the token has ended")
-    found = await written(cluster, *logs)
+    found = await written(two, *logs)
     assert len(found) == 8
-    assert {one["broker"] for one in found} == set(cluster.brokers)
+    assert {one["broker"] for one in found} == set(two.brokers)
     created = (one for one in found if one["operation"] == "create")
     first = min(created, key=lambda one: one["resource"])  # each broker has its own writer
     assert first["time"].endswith("+00:00")
@@ -87,33 +81,33 @@ async def test_events_of_all_brokers_come_into_one_topic(cluster: Cluster) -> No
     assert sorted(one["operation"] for one in found if not one["allowed"]) == [
         "admin", "admin", "authenticate", "authenticate",
     ]  # fmt: skip
-    settings = (await cluster.api.get(AUDIT)).json()["settings"]
+    settings = (await two.api.get(AUDIT)).json()["settings"]
     assert settings["ensemble_size"] == 3
     assert settings["retention"]["time"] == 30 * 24 * 3600
 
 
-async def test_what_is_counted_is_told_when_a_broker_stops(cluster: Cluster) -> None:
-    log = log_of(cluster, "broker-1")
+async def test_what_is_counted_is_told_when_a_broker_stops(two: Cluster) -> None:
+    log = log_of(two, "broker-1")
     for _ in range(7):
         log.on_decision(Decided(ALICE, Operation.PRODUCE, ORDERS, True, "10.0.0.7"))
-    await cluster.stop_broker("broker-1")
-    assert sorted(one["count"] for one in await events(cluster)) == [1, 6]
+    await two.stop_broker("broker-1")
+    assert sorted(one["count"] for one in await events(two)) == [1, 6]
 
 
-async def test_more_than_a_batch_is_stored_in_order_and_once(cluster: Cluster) -> None:
-    log = log_of(cluster, "broker-0")
+async def test_more_than_a_batch_is_stored_in_order_and_once(two: Cluster) -> None:
+    log = log_of(two, "broker-0")
     count = 2 * BATCH_EVENTS_MAX + 7
     for number in range(count):
         administers(log, number)
-    found = await written(cluster, log)
+    found = await written(two, log)
     assert [one["resource"] for one in found] == [f"topic:payments/t{n}" for n in range(count)]
 
 
-async def test_nothing_is_lost_or_twice_when_answers_are_and_owners_go(cluster: Cluster) -> None:
+async def test_nothing_is_lost_or_twice_when_answers_are_and_owners_go(two: Cluster) -> None:
     """Every second answer of the owner is lost, and then the owner dies."""
-    owner = await _make_and_find_owner(cluster)
-    other = next(name for name in cluster.brokers if name != owner)
-    log = log_of(cluster, other)
+    owner = await _make_and_find_owner(two)
+    other = next(name for name in two.brokers if name != owner)
+    log = log_of(two, other)
     pass_on, tries = log._writer._pass_on, 0
 
     async def unheard(owner: Any, batch: bytes) -> None:
@@ -129,21 +123,21 @@ async def test_nothing_is_lost_or_twice_when_answers_are_and_owners_go(cluster: 
         if number == 15:
             await until(lambda: not log.waiting, 30)
             assert tries >= 2
-            await cluster.stop_broker(owner)
-    found = await written(cluster, log)
+            await two.stop_broker(owner)
+    found = await written(two, log)
     told = [one["resource"] for one in found if "t-" not in one["resource"]]
     assert told == [f"topic:payments/t{n}" for n in range(30)]
 
 
-async def test_nobody_mutes_it_by_exclusive_access_a_schema_or_a_backlog(cluster: Cluster) -> None:
+async def test_nobody_mutes_it_by_exclusive_access_a_schema_or_a_backlog(two: Cluster) -> None:
     """A client with `produce` took exclusive access with `fencing`, and no event was stored
     again."""
-    owner = await _make_and_find_owner(cluster)
-    answer = await cluster.api.post(
+    owner = await _make_and_find_owner(two)
+    answer = await two.api.post(
         f"{AUDIT}/partitions/0/producer-access", json={"producer": "me", "fencing": True}
     )
     assert (answer.status, answer.json()["code"]) == (403, "audit-topic"), answer
-    partition = await cluster.brokers[owner].broker.ownership.partition(AUDIT_PARTITION)
+    partition = await two.brokers[owner].broker.ownership.partition(AUDIT_PARTITION)
     for attempt in (
         partition.publish(build_batch([Record(None, b"forged")])),
         partition.publish_single(Record(None, b"forged")),
@@ -153,16 +147,16 @@ async def test_nobody_mutes_it_by_exclusive_access_a_schema_or_a_backlog(cluster
         with raises_code(AUDIT_TOPIC_CLOSED):
             await attempt
     partition._access.acquire("me", 0, session_ms=10**9, fencing=True)
-    answer = await cluster.api.put(f"{AUDIT}/subscriptions/lazy", json={"start": "earliest"})
+    answer = await two.api.put(f"{AUDIT}/subscriptions/lazy", json={"start": "earliest"})
     assert answer.status == 201, answer
     body = {"backlog_quota": {"size": 1, "policy": "reject"}}
-    answer = await cluster.api.call("PATCH", AUDIT, json=body)
+    answer = await two.api.call("PATCH", AUDIT, json=body)
     assert answer.status == 200, answer
-    before = len(await events(cluster))
-    logs = [log_of(cluster, name) for name in cluster.brokers]
+    before = len(await events(two))
+    logs = [log_of(two, name) for name in two.brokers]
     for number, log in enumerate(logs):
         administers(log, 100 + number)
-    assert len(await written(cluster, *logs)) == before + len(logs)
+    assert len(await written(two, *logs)) == before + len(logs)
 
 
 @pytest.mark.long
@@ -181,14 +175,14 @@ async def test_an_owner_that_vanishes_loses_nothing_of_others(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("through", ["broker-0", "broker-1"])
-async def test_a_topic_that_was_deleted_is_made_anew(cluster: Cluster, through: str) -> None:
-    await _make_and_find_owner(cluster)
-    log = log_of(cluster, through)
+async def test_a_topic_that_was_deleted_is_made_anew(two: Cluster, through: str) -> None:
+    await _make_and_find_owner(two)
+    log = log_of(two, through)
     administers(log, 1)
-    await written(cluster, log)
-    assert (await cluster.api.call("DELETE", AUDIT)).status == 204
+    await written(two, log)
+    assert (await two.api.call("DELETE", AUDIT)).status == 204
     administers(log, 2)
-    found = await written(cluster, log)
+    found = await written(two, log)
     assert [one["resource"] for one in found] == ["topic:payments/t2"]
 
 
@@ -201,8 +195,8 @@ async def _make_and_find_owner(cluster: Cluster) -> str:
     return await cluster.owner_of(f"{AUDIT}/partitions/0")
 
 
-async def test_what_finds_no_room_is_counted_and_told_and_no_call_waits(cluster: Cluster) -> None:
-    log = log_of(cluster, "broker-0")
+async def test_what_finds_no_room_is_counted_and_told_and_no_call_waits(two: Cluster) -> None:
+    log = log_of(two, "broker-0")
     log._writer._most = 10
     released = asyncio.Event()
     store = log._writer._store
@@ -218,18 +212,18 @@ async def test_what_finds_no_room_is_counted_and_told_and_no_call_waits(cluster:
     released.set()
     await until(lambda: not log.waiting, 30)
     administers(log, 99)
-    found = await written(cluster, log)
+    found = await written(two, log)
     assert [one["resource"] for one in found][-1] == "topic:payments/t99"
     assert [one.get("lost", 0) for one in found] == [0] * 10 + [15]
-    metrics = (await cluster.apis["broker-0"].get("/metrics")).body.decode()
+    metrics = (await two.apis["broker-0"].get("/metrics")).body.decode()
     assert "octavo_audit_events_lost_total 15.0" in metrics
     assert "octavo_audit_events_total 11.0" in metrics
 
 
-async def test_no_client_writes_into_it(cluster: Cluster) -> None:
-    await _make_and_find_owner(cluster)
+async def test_no_client_writes_into_it(two: Cluster) -> None:
+    await _make_and_find_owner(two)
     refused = []
-    for api in cluster.apis.values():
+    for api in two.apis.values():
         for path in (f"{AUDIT}/messages", f"{AUDIT}/partitions/0/messages"):
             refused.append(await api.post(path, b"forged", "text/plain"))
             refused.append(await api.post(path, b'{"value":1}\n', "application/x-ndjson"))
@@ -240,13 +234,13 @@ async def test_no_client_writes_into_it(cluster: Cluster) -> None:
         refused.append(await api.post(f"{path}/commit", json={"parts": [part]}, headers=token))
         refused.append(await api.post(f"{path}/begin", json={"parts": [share]}, headers=token))
     assert [(one.status, one.json()["code"]) for one in refused] == [(403, "audit-topic")] * 12
-    answer = await cluster.api.post("/v1/audit", b"x")
+    answer = await two.api.post("/v1/audit", b"x")
     assert (answer.status, answer.json()["code"]) == (404, "no-such-call")
-    assert len(await events(cluster)) == 1
+    assert len(await events(two)) == 1
 
 
-async def test_the_log_has_each_event_with_the_level_that_was_set(cluster: Cluster) -> None:
-    log = log_of(cluster, "broker-0")
+async def test_the_log_has_each_event_with_the_level_that_was_set(two: Cluster) -> None:
+    log = log_of(two, "broker-0")
     with structlog.testing.capture_logs() as lines:
         administers(log, 1)
         log.on_decision(

@@ -281,14 +281,8 @@ LATE = "2100-01-01T00:00:00Z"
 
 
 @pytest.fixture
-async def cluster_parts(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with running_cluster(tmp_path, brokers=2) as found:
-        yield found
-
-
-@pytest.fixture
-async def client(cluster_parts: Cluster) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient([api.url for api in cluster_parts.apis.values()]) as found:
+async def client(two: Cluster) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient([api.url for api in two.apis.values()]) as found:
         await found.create_topic("four", partitions=4)
         await found.create_topic("one")
         yield found
@@ -407,7 +401,7 @@ async def test_a_follower_hears_that_its_topic_is_gone(client: AsyncClient) -> N
             await anext(messages)
 
 
-async def test_every_message_has_its_id(client: AsyncClient, cluster_parts: Cluster) -> None:
+async def test_every_message_has_its_id(client: AsyncClient, two: Cluster) -> None:
     subscription = await client.subscribe("one", "s")
     await client.publish_many("one", [(None, b"%d" % number) for number in range(5)])
     read = await client.read("one")
@@ -423,7 +417,7 @@ async def test_every_message_has_its_id(client: AsyncClient, cluster_parts: Clus
             await client.publish("one", b"%d" % number)
             followed.append(await anext(messages))
     assert [one.id for one in followed] == [one.id for one in await client.read("one")]
-    for api in cluster_parts.apis.values():
+    for api in two.apis.values():
         async with AsyncClient(api.url) as other:
             assert [one.id for one in await other.read("one")] == [one.id for one in followed]
 

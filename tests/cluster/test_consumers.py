@@ -34,14 +34,8 @@ WANTED = "messages and partitions as wanted"
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with running_cluster(tmp_path, brokers=2) as found:
-        yield found
-
-
-@pytest.fixture
-async def client(cluster: Cluster) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient([api.url for api in cluster.apis.values()]) as found:
+async def client(two: Cluster) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient([api.url for api in two.apis.values()]) as found:
         yield found
 
 
@@ -218,13 +212,11 @@ async def test_members_share_and_who_leaves_is_replaced_at_once(client: AsyncCli
     await first.stop()
 
 
-async def test_who_vanishes_is_replaced_and_cannot_ack(
-    cluster: Cluster, client: AsyncClient
-) -> None:
+async def test_who_vanishes_is_replaced_and_cannot_ack(two: Cluster, client: AsyncClient) -> None:
     await client.create_topic("t", partitions=2)
     body = {"topics": ["t"], "session_timeout": SESSION_S}
     path = "/v1/groups/public/s/members/zombie"
-    told = (await cluster.api.call("POST", path, json=body)).json()
+    told = (await two.api.call("POST", path, json=body)).json()
     assert told["partitions"] == ["public/t/0", "public/t/1"]
     wanted = await publish(client, "t", 20)
     consumer = await client.subscribe("t", "s", type="shared", consumer="zombie")
@@ -239,14 +231,14 @@ async def test_who_vanishes_is_replaced_and_cannot_ack(
         await consumer.receive(1, partition=0, generation=told["generation"])
     assert stale.value.code == "stale-generation"
     assert stale.value.problem["generation"] > told["generation"]
-    async with AsyncClient([api.url for api in cluster.apis.values()], retry_s=0.5) as hasty:
+    async with AsyncClient([api.url for api in two.apis.values()], retry_s=0.5) as hasty:
         with pytest.raises(Conflict) as plain:
             await hasty.subscription("t", "s").receive(1, partition=0, wait_s=0.0)
     assert plain.value.code == "subscription-busy"
     await worker.stop()
 
 
-async def test_what_was_taken_cannot_be_acked(cluster: Cluster, client: AsyncClient) -> None:
+async def test_what_was_taken_cannot_be_acked(two: Cluster, client: AsyncClient) -> None:
     await client.create_topic("t")
     await publish(client, "t", 4)
     zombie = await client.subscribe("t", "s", type="shared", consumer="zombie")
@@ -276,34 +268,32 @@ async def test_counts_and_delays_outlive_a_member(client: AsyncClient) -> None:
     assert (await successor.stats())["delayed"] == 1
 
 
-async def test_pushed_to_a_member(cluster: Cluster, client: AsyncClient) -> None:
+async def test_pushed_to_a_member(two: Cluster, client: AsyncClient) -> None:
     await client.create_topic("t", partitions=2)
     await client.subscribe("t", "s", type="shared")
     await client.publish("t", "x", partition=1)
     path = "/v1/topics/public/t/partitions/1/subscriptions/s/stream?consumer=a&generation="
-    async with cluster.api.session.ws_connect(cluster.api.url + path + "3") as first:
+    async with two.api.session.ws_connect(two.api.url + path + "3") as first:
         assert json.loads((await first.receive()).data)["messages"][0]["value_text"] == "x"
-        async with cluster.api.session.ws_connect(
-            cluster.api.url + path.replace("=a", "=b") + "4"
+        async with two.api.session.ws_connect(
+            two.api.url + path.replace("=a", "=b") + "4"
         ) as second:
             assert json.loads((await second.receive()).data)["messages"][0]["value_text"] == "x"
             problem = json.loads((await first.receive()).data)["problem"]
             assert problem["code"] == "stale-generation"
-    whole = await cluster.api.call(
-        "POST", "/v1/topics/public/t/subscriptions/s/receive?generation=5"
-    )
+    whole = await two.api.call("POST", "/v1/topics/public/t/subscriptions/s/receive?generation=5")
     assert (whole.status, whole.json()["code"]) == (422, "partition-required")
 
 
-async def test_the_keeper_of_a_group_may_go(cluster: Cluster, client: AsyncClient) -> None:
+async def test_the_keeper_of_a_group_may_go(two: Cluster, client: AsyncClient) -> None:
     await client.create_topic("t", partitions=4)
     workers = [Worker(client, "t", name, group=True, session_timeout_s=SESSION_S) for name in "ab"]
     await until(lambda: all(len(worker.of.has) == 2 for worker in workers), WANTED, 5.0)
     wanted = await publish(client, "t", 40)
     await until(lambda: sum(len(worker.got) for worker in workers) == 40, WANTED)
-    keeper = (await cluster.api.call("GET", "/v1/groups/public/s")).headers["Octavo-Owner"]
-    name = next(name for name, api in cluster.apis.items() if api.url == keeper)
-    await cluster.stop_broker(name)
+    keeper = (await two.api.call("GET", "/v1/groups/public/s")).headers["Octavo-Owner"]
+    name = next(name for name, api in two.apis.items() if api.url == keeper)
+    await two.stop_broker(name)
     wanted += await publish(client, "t", 40, "-later")
     await until(lambda: sum(len(worker.got) for worker in workers) >= 80, WANTED)
     assert set(workers[0].got + workers[1].got) == set(wanted)

@@ -75,12 +75,6 @@ async def test_no_partition_of_a_later_topic_is_given_out(
 WHAT_TO_DO = "deleted, and another one was made.*make a new producer, subscribe again"
 
 
-@pytest.fixture
-async def client_cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with running_cluster(tmp_path, brokers=2) as found:
-        yield found
-
-
 def _urls(cluster: Cluster) -> list[str]:
     return [api.url for api in cluster.apis.values()]
 
@@ -93,13 +87,13 @@ async def _anew(cluster: Cluster, count: int, partitions: int = 1) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["batch", "ndjson"])
-async def test_a_producer(client_cluster: Cluster, encoding: str) -> None:
-    async with AsyncClient(_urls(client_cluster)) as client:
+async def test_a_producer(two: Cluster, encoding: str) -> None:
+    async with AsyncClient(_urls(two)) as client:
         await client.create_topic("t")
         producer = await client.producer("t", encoding=encoding, batch_bytes=1)  # type: ignore[arg-type]
         for number in range(5):
             await (await producer.send(f"old-{number}"))
-        await _anew(client_cluster, 3)
+        await _anew(two, 3)
         receipts = [producer.send_nowait("late") for _ in range(10)]
         for receipt in receipts:
             with pytest.raises(TopicReplaced, match=WHAT_TO_DO):
@@ -115,30 +109,30 @@ async def test_a_producer(client_cluster: Cluster, encoding: str) -> None:
         assert found == ["new-0", "new-1", "new-2", "meant"]
 
 
-async def test_publish_stands_alone(client_cluster: Cluster) -> None:
-    async with AsyncClient(_urls(client_cluster)) as client:
+async def test_publish_stands_alone(two: Cluster) -> None:
+    async with AsyncClient(_urls(two)) as client:
         await client.create_topic("t")
         await client.publish_many("t", [(None, "old")] * 5)
-        await _anew(client_cluster, 0, partitions=3)
+        await _anew(two, 0, partitions=3)
         at = await asyncio.gather(*(client.publish("t", f"{number}") for number in range(20)))
         assert len(set(at)) == 20
         assert not any(position.duplicate for position in at)
-        await _anew(client_cluster, 0)
+        await _anew(two, 0)
         many = await client.publish_many("t", [("key", f"{number}") for number in range(20)])
         assert [position.offset for position in many] == [*range(20)]
 
 
-async def test_a_reader(client_cluster: Cluster) -> None:
+async def test_a_reader(two: Cluster) -> None:
     async with (
-        AsyncClient(_urls(client_cluster)) as client,
-        AsyncClient(_urls(client_cluster)) as restarted,
+        AsyncClient(_urls(two)) as client,
+        AsyncClient(_urls(two)) as restarted,
     ):
         made = await client.create_topic("t")
         await client.publish_many("t", [(None, f"old-{number}") for number in range(20)])
         follower = client.messages("t", follow=True)
         assert [(await anext(follower)).offset for _ in range(20)] == [*range(20)]
         assert len(await client.read("t", limit=20)) == 20
-        await _anew(client_cluster, 25)
+        await _anew(two, 25)
         with pytest.raises(TopicReplaced, match=WHAT_TO_DO):
             await anext(follower)
         for _ in range(2):
@@ -156,16 +150,16 @@ async def test_a_reader(client_cluster: Cluster) -> None:
         assert len(await restarted.read("t", start=20, incarnation=now.incarnation)) == 5
 
 
-async def test_a_consumer(client_cluster: Cluster) -> None:
-    async with AsyncClient(_urls(client_cluster)) as client:
+async def test_a_consumer(two: Cluster) -> None:
+    async with AsyncClient(_urls(two)) as client:
         await client.create_topic("t", partitions=2)
         await client.publish_many("t", [(str(number), "old") for number in range(20)])
         consumer = await client.subscribe("t", "s", type="shared")
         late = client.subscription("t", "s")
         handed = await consumer.receive(10)
         assert await late.receive(1) is not None
-        await _anew(client_cluster, 5, partitions=2)
-        async with AsyncClient(_urls(client_cluster)) as other:
+        await _anew(two, 5, partitions=2)
+        async with AsyncClient(_urls(two)) as other:
             await other.subscribe("t", "s", type="shared")
         calls = [
             consumer.ack(handed), consumer.nack(handed), consumer.extend(handed),
@@ -179,8 +173,8 @@ async def test_a_consumer(client_cluster: Cluster) -> None:
         assert len(await again.receive(10, wait_s=5)) > 0, "nothing of the new one was touched"
 
 
-async def test_a_loop_over_deliveries(client_cluster: Cluster) -> None:
-    async with AsyncClient(_urls(client_cluster)) as client:
+async def test_a_loop_over_deliveries(two: Cluster) -> None:
+    async with AsyncClient(_urls(two)) as client:
         await client.create_topic("t")
         await client.publish_many("t", [(None, "old")] * 3)
         consumer = await client.subscribe("t", "s")
@@ -190,7 +184,7 @@ async def test_a_loop_over_deliveries(client_cluster: Cluster) -> None:
             async for delivery in consumer.deliveries(idle_s=20):
                 seen.append(delivery.text())
                 if len(seen) == 2:
-                    await _anew(client_cluster, 5)
+                    await _anew(two, 5)
 
         with pytest.raises(TopicReplaced):
             await loop()
@@ -198,12 +192,12 @@ async def test_a_loop_over_deliveries(client_cluster: Cluster) -> None:
         left = await client.subscribe("t", "s")
         deliveries = left.deliveries(idle_s=20)
         assert (await anext(deliveries)).text() == "new-0"
-        await _anew(client_cluster, 5)
+        await _anew(two, 5)
         await deliveries.aclose()
 
 
-async def test_programs_without_an_event_loop(client_cluster: Cluster) -> None:
-    urls = _urls(client_cluster)
+async def test_programs_without_an_event_loop(two: Cluster) -> None:
+    urls = _urls(two)
 
     def program() -> None:
         with Client(urls) as client:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -362,12 +361,6 @@ async def test_a_deferred_ack_waits_for_no_sync_and_a_reader_does(tmp_path: Path
 TOPIC = "/v1/topics/public/t"
 NAME_EXPIRY = TopicName("public", "t")
 DAY_MS = 24 * 3_600_000
-
-
-@pytest.fixture
-async def two(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with running_cluster(tmp_path, brokers=2) as found:
-        yield found
 
 
 async def there(cluster: Cluster, sub: str) -> bool:

@@ -39,15 +39,9 @@ from tests.support.http_api import Api, until
 # receive has a number, and a repeat under it gives the same messages.
 
 
-@pytest.fixture
-async def brokers(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with running_cluster(tmp_path) as found:
-        yield found
-
-
 @pytest.mark.parametrize("kind", ["exclusive", "shared"])
-async def test_asked_again_it_gives_the_same(brokers: Cluster, kind: Any) -> None:
-    broker = (await brokers.start("A")).broker
+async def test_asked_again_it_gives_the_same(plain_cluster: Cluster, kind: Any) -> None:
+    broker = (await plain_cluster.start("A")).broker
     partition = await owned(broker, await make_topic(broker))
     await partition.publish(batch(9))
     settings = SubscriptionSettings(type=kind)
@@ -92,14 +86,8 @@ class LosesAnswers:
         return answer
 
 
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with running_cluster(tmp_path, brokers=2) as found:
-        yield found
-
-
-async def test_a_cumulative_consumer_sees_every_message(cluster: Cluster) -> None:
-    urls = [api.url for api in cluster.apis.values()]
+async def test_a_cumulative_consumer_sees_every_message(two: Cluster) -> None:
+    urls = [api.url for api in two.apis.values()]
     async with AsyncClient(urls) as client:
         await client.create_topic("lossy", partitions=2)
         producer = await client.producer("lossy")
@@ -235,9 +223,9 @@ async def leased(api: Api, partition: int) -> int:
 
 @pytest.mark.parametrize("kind", ["exclusive", "shared"])
 async def test_an_answer_that_is_broken_off_is_asked_for_again(
-    cluster: Cluster, kind: str, monkeypatch: pytest.MonkeyPatch
+    two: Cluster, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    api, here, there = await made(cluster, kind)
+    api, here, there = await made(two, kind)
     ask, late = AskingLink.ask, asyncio.Event()
 
     async def slow(self: AskingLink, payload: bytes, **more: Any) -> bytes:
@@ -265,11 +253,11 @@ async def test_an_answer_that_is_broken_off_is_asked_for_again(
     assert {one["delivery_count"] for one in got} == {1}
 
 
-async def test_a_wait_ends_when_its_caller_goes(cluster: Cluster) -> None:
-    api, here, _ = await made(cluster, "shared")
+async def test_a_wait_ends_when_its_caller_goes(two: Cluster) -> None:
+    api, here, _ = await made(two, "shared")
     path = f"{TOPIC}/partitions/{here}/subscriptions/s"
     waiting = asyncio.create_task(api.post(f"{path}/receive?wait=20"))
-    (broker,) = [one for name, one in cluster.brokers.items() if cluster.apis[name] is api]
+    (broker,) = [one for name, one in two.brokers.items() if two.apis[name] is api]
     (partition,) = broker.broker.ownership.open_partitions()
     subscription = await partition.subscription("s")
     await until(lambda: subscription.is_in_use)
@@ -278,10 +266,10 @@ async def test_a_wait_ends_when_its_caller_goes(cluster: Cluster) -> None:
     await until(lambda: not subscription.is_in_use, 0.5)
 
 
-async def test_what_was_given_again_is_not_taken_back(cluster: Cluster) -> None:
-    api, here, _ = await made(cluster, "shared")
+async def test_what_was_given_again_is_not_taken_back(two: Cluster) -> None:
+    api, here, _ = await made(two, "shared")
     await publish(api, here, 1)
-    (broker,) = [one for name, one in cluster.brokers.items() if cluster.apis[name] is api]
+    (broker,) = [one for name, one in two.brokers.items() if two.apis[name] is api]
     (partition,) = broker.broker.ownership.open_partitions()
     subscription = await partition.subscription("s")
     for again in (False, True):
@@ -325,17 +313,16 @@ DELETED_SUB = f"{DELETED_TOPIC}/subscriptions/s"
 
 
 @pytest.mark.parametrize("path", ["receive?wait=20", "stream"])
-async def test_whoever_waits_hears_of_it_at_once(cluster: Cluster, path: str) -> None:
+async def test_whoever_waits_hears_of_it_at_once(two: Cluster, path: str) -> None:
     """Consumers that waited for messages of a deleted subscription heard of it up to 15 s later."""
-    await cluster.api.put(DELETED_TOPIC, json={"partitions": 3})
-    await cluster.api.put(DELETED_SUB, json={"type": "shared"})
+    await two.api.put(DELETED_TOPIC, json={"partitions": 3})
+    await two.api.put(DELETED_SUB, json={"type": "shared"})
     method = "GET" if path == "stream" else "POST"
     waiting = [
-        asyncio.create_task(api.call(method, f"{DELETED_SUB}/{path}"))
-        for api in cluster.apis.values()
+        asyncio.create_task(api.call(method, f"{DELETED_SUB}/{path}")) for api in two.apis.values()
     ]
     await asyncio.sleep(0.3)
-    answer = await cluster.api.call("DELETE", DELETED_SUB)
+    answer = await two.api.call("DELETE", DELETED_SUB)
     assert answer.status == 204
     for answer in await asyncio.wait_for(asyncio.gather(*waiting), 3):
         assert b"subscription-not-found" in answer.body, answer
@@ -553,12 +540,6 @@ async def test_what_was_fetched_ahead_is_kept_while_the_body_is_slow() -> None:
     await loop.close()
 
 
-@pytest.fixture
-async def slow_cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with running_cluster(tmp_path, brokers=2) as found:
-        yield found
-
-
 async def filled(cluster: Cluster, count: int, lease_s: float) -> str:
     async with AsyncClient(cluster.api.url) as client:
         await client.create_topic("orders", partitions=4)
@@ -620,9 +601,9 @@ def _sync_loop(url: str, seen: list[int]) -> None:
 @pytest.mark.parametrize("consumers", [1, 2])
 @pytest.mark.parametrize("kind", ["sync", "async"])
 async def test_the_loop_outlives_its_leases(
-    slow_cluster: Cluster, kind: str, consumers: int, monkeypatch: pytest.MonkeyPatch
+    two: Cluster, kind: str, consumers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url = await filled(slow_cluster, 300, 2)
+    url = await filled(two, 300, 2)
     seen: list[int] = []
 
     def run() -> None:
@@ -640,10 +621,10 @@ async def test_the_loop_outlives_its_leases(
 
 
 async def test_one_message_may_take_longer_than_a_lease(
-    slow_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    two: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The synchronous client has its own thread, which keeps the lease."""
-    url = await filled(slow_cluster, 10, 1)
+    url = await filled(two, 10, 1)
     seen: list[int] = []
 
     def run() -> None:
@@ -661,10 +642,8 @@ async def test_one_message_may_take_longer_than_a_lease(
 
 @pytest.mark.parametrize("how", ["break", "error", "close", "collected"])
 @pytest.mark.parametrize("kind", ["sync", "async"])
-async def test_leaving_early_gives_the_rest_back_at_once(
-    slow_cluster: Cluster, kind: str, how: str
-) -> None:
-    url = await filled(slow_cluster, 100, 600)
+async def test_leaving_early_gives_the_rest_back_at_once(two: Cluster, kind: str, how: str) -> None:
+    url = await filled(two, 100, 600)
     done: list[int] = []
 
     def leave_sync() -> None:
@@ -706,9 +685,9 @@ async def test_leaving_early_gives_the_rest_back_at_once(
     assert sorted(done + rest) == list(range(100))
 
 
-async def test_a_stale_lease_ends_no_loop(slow_cluster: Cluster) -> None:
+async def test_a_stale_lease_ends_no_loop(two: Cluster) -> None:
     """Another client's seek makes all leases void. The loop continues with the present messages."""
-    url = await filled(slow_cluster, 60, 600)
+    url = await filled(two, 60, 600)
     seen: list[int] = []
     async with AsyncClient(url) as client:
         billing = client.subscription("orders", "billing")
@@ -721,9 +700,9 @@ async def test_a_stale_lease_ends_no_loop(slow_cluster: Cluster) -> None:
 
 
 async def test_acks_that_cannot_be_sent_are_named(
-    slow_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    two: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url = await filled(slow_cluster, 20, 600)
+    url = await filled(two, 20, 600)
     async with AsyncClient(url) as client:
         billing = client.subscription("orders", "billing")
 
@@ -738,8 +717,8 @@ async def test_acks_that_cannot_be_sent_are_named(
         assert told.value.ack_ids == (handed[0].ack_id, handed[1].ack_id)
 
 
-async def test_without_auto_ack_who_has_a_message_answers_for_it(slow_cluster: Cluster) -> None:
-    url = await filled(slow_cluster, 20, 600)
+async def test_without_auto_ack_who_has_a_message_answers_for_it(two: Cluster) -> None:
+    url = await filled(two, 20, 600)
     async with AsyncClient(url) as client:
         billing = client.subscription("orders", "billing")
         found = billing.deliveries(auto_ack=False, idle_s=0.2)
@@ -750,8 +729,8 @@ async def test_without_auto_ack_who_has_a_message_answers_for_it(slow_cluster: C
         assert (await billing.stats())["backlog"] == 17
 
 
-async def test_a_refusal_leaves_the_loop(slow_cluster: Cluster) -> None:
-    url = await filled(slow_cluster, 1, 600)
+async def test_a_refusal_leaves_the_loop(two: Cluster) -> None:
+    url = await filled(two, 1, 600)
     async with AsyncClient(url) as client:
         with pytest.raises(ApiError, match="nobody"):
             [one async for one in client.subscription("orders", "nobody").deliveries(idle_s=0)]

@@ -378,18 +378,6 @@ FOREIGN = bytes(range(20))
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
-@pytest.fixture
-async def brokers(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with running_cluster(tmp_path) as found:
-        yield found
-
-
-@pytest.fixture
-async def cluster_squatted(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with running_cluster(tmp_path) as found:
-        yield found
-
-
 async def squat(cluster: Cluster, ids: range, bookies: int = 3) -> None:
     for node in list(cluster.nodes.values())[:bookies]:
         client = await RawClient.connect(node)
@@ -416,10 +404,10 @@ async def recovered(client: LedgerClient, ledger_id: int) -> LedgerMetadata:
                 return await client.recover(ledger_id)
 
 
-async def test_topics_go_on_when_the_next_300_ids_are_taken(brokers: Cluster) -> None:
-    running = await brokers.start("A")
+async def test_topics_go_on_when_the_next_300_ids_are_taken(plain_cluster: Cluster) -> None:
+    running = await plain_cluster.start("A")
     partition = await owned(running.broker, await make_topic(running.broker, rollover_entries=3))
-    await squat(brokers, range(2, 302))
+    await squat(plain_cluster, range(2, 302))
     for tag in LETTERS:
         await publish(partition, tag)
     found = [one.removesuffix("-0") for one in await values(partition)]
@@ -428,12 +416,10 @@ async def test_topics_go_on_when_the_next_300_ids_are_taken(brokers: Cluster) ->
 
 
 @pytest.mark.parametrize("bookies", [1, 2, 3])
-async def test_a_ledger_whose_id_was_taken_is_closed(
-    cluster_squatted: Cluster, bookies: int
-) -> None:
-    client = await cluster_squatted.client()
+async def test_a_ledger_whose_id_was_taken_is_closed(plain_cluster: Cluster, bookies: int) -> None:
+    client = await plain_cluster.client()
     writer = await client.create()
-    await squat(cluster_squatted, range(writer.ledger_id, writer.ledger_id + 1), bookies)
+    await squat(plain_cluster, range(writer.ledger_id, writer.ledger_id + 1), bookies)
     with pytest.raises(OutcomeUnknown):
         await asyncio.gather(*[writer.append(b"%d" % one) for one in range(2_000)])
     found = await recovered(client, writer.ledger_id)
@@ -441,30 +427,30 @@ async def test_a_ledger_whose_id_was_taken_is_closed(
     assert found.last_entry == -1 or bookies < 3
 
 
-async def test_what_bookies_acked_before_others_came_stays(cluster_squatted: Cluster) -> None:
-    client = await cluster_squatted.client()
+async def test_what_bookies_acked_before_others_came_stays(plain_cluster: Cluster) -> None:
+    client = await plain_cluster.client()
     writer = await client.create()
     await writer.append(b"first")
-    raw = await RawClient.connect(cluster_squatted.nodes["b1"])
+    raw = await RawClient.connect(plain_cluster.nodes["b1"])
     assert (await raw.add(add_of(writer.ledger_id, 1, key=FOREIGN))).name == "UNAUTHORIZED"
     raw.close()
     assert (await client.recover(writer.ledger_id)).last_entry == 0
 
 
-async def test_the_cluster_leaves_the_ids_that_others_take(cluster_squatted: Cluster) -> None:
-    client = await cluster_squatted.client()
+async def test_the_cluster_leaves_the_ids_that_others_take(plain_cluster: Cluster) -> None:
+    client = await plain_cluster.client()
     first = await client.create()
-    await squat(cluster_squatted, range(first.ledger_id, first.ledger_id + 2_000))
+    await squat(plain_cluster, range(first.ledger_id, first.ledger_id + 2_000))
     with pytest.raises(OutcomeUnknown):
         await first.append(b"x")
     second = await client.create()
     assert second.ledger_id >= 1 << 32, "the cluster has left the ids that others take"
     assert await second.append(b"x") == 0
-    assert (await (await cluster_squatted.client()).create()).ledger_id == second.ledger_id + 1, (
+    assert (await (await plain_cluster.client()).create()).ledger_id == second.ledger_id + 1, (
         "all of it"
     )
 
-    await squat(cluster_squatted, range(second.ledger_id + 2, second.ledger_id + 300))
+    await squat(plain_cluster, range(second.ledger_id + 2, second.ledger_id + 300))
     third = await client.create()
     assert third.ledger_id >= 2 << 32, "bookies were asked before it was made"
     assert await third.append(b"x") == 0
