@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from octavo import Client
 from tests.support.processes.standalone import Standalone, standalone
 
 if TYPE_CHECKING:
@@ -28,6 +29,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
 @pytest.fixture(scope="session")
 def service(cluster: Standalone) -> str:
     return cluster.cluster.urls[0]
+
+
+@pytest.fixture(scope="session")
+def client(service: str) -> Iterator[Client]:
+    with Client(service) as found:
+        yield found
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -38,12 +38,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1500)]
 DAY_MS = 24 * 3_600_000
 Message = tuple[int, int, bytes | None, bytes | None]
-
-
-@pytest.fixture(scope="module")
-def client(service: str) -> Iterator[Client]:
-    with Client(service) as found:
-        yield found
 
 
 class Topic:

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.request import Request, urlopen
@@ -38,12 +38,6 @@ from tests.support.published import seen_by_readers
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-
-
-@pytest.fixture(scope="module")
-def client(service: str) -> Iterator[Client]:
-    with Client(service) as found:
-        yield found
 
 
 def read(spark: SparkSession, service: str, topic: str, **options: Any) -> list[Any]:

@@ -56,12 +56,6 @@ SECOND_US = 1_000_000
 
 
 @pytest.fixture(scope="module")
-def client(service: str) -> Iterator[Client]:
-    with Client(service) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
 def topic(client: Client, service: str) -> str:
     client.create_topic("rows", partitions=2, rollover={"entries": 2})
     for first in range(0, COUNT, 200):

@@ -4,7 +4,6 @@ each. The other tests of this folder run on the newest only."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,12 +31,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(900)
 START_MS = 1_700_000_000_000
-
-
-@pytest.fixture(scope="module")
-def client(service: str) -> Iterator[Client]:
-    with Client(service) as found:
-        yield found
 
 
 def publish(client: Client, service: str, topic: str, numbers: range) -> None:
