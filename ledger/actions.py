@@ -13,14 +13,14 @@ from octavo.protocol.codes import OctavoError
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """With deferred syncs: answer callers up to `last_entry`; not durable yet."""
+    """Answer callers up to `last_entry`, with deferred syncs: not durable yet."""
 
     last_entry: int
 
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """With deferred syncs: all up to `last_entry` are durable."""
+    """Report that all entries up to `last_entry` are durable, with deferred syncs."""
 
     last_entry: int
 
@@ -52,7 +52,7 @@ class WriteMetadata:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Also again: every entry from `first_entry` on to the bookie at `position`."""
+    """Send entries from `first_entry` on to the bookie at `position`, even if sent before."""
 
     position: int
     bookie_id: str
@@ -68,7 +68,7 @@ class EnsembleChanged:
 
 @dataclass(frozen=True, slots=True)
 class ChangeDelayed:
-    """For the log: no bookie can replace these; the writer continues."""
+    """Log that no bookie can replace these, and that the writer continues."""
 
     bookies: tuple[str, ...]
 
@@ -119,7 +119,7 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class FenceHolds:
-    """For the log: every write set is fenced."""
+    """Log that bookies of every write set are fenced."""
 
     last_add_confirmed: int
 

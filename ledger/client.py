@@ -82,7 +82,7 @@ class LedgerClient:
         prove: Prove | None = None,
         keys: DataKeys | None = None,
     ) -> None:
-        """`clock` returns milliseconds since 1970, for creation times.
+        """Make a client; `clock` returns milliseconds since 1970, for creation times.
 
         `observe_recovery` gets (ledger id, step) of recoveries without their own observer. Without
         `tls` connections are in the clear. `prove` makes tokens for bookies. `keys`: for payloads
@@ -116,13 +116,13 @@ class LedgerClient:
         return {"recoveries": len(self._recoveries)}
 
     async def start(self) -> None:
-        """The store must be started. Raises `MetadataUnavailable`."""
+        """Connect to bookies; the store must be started. Raises `MetadataUnavailable`."""
         await self.records.initialize()
         self.cluster_password = (await cluster_secret(self.store, rng=self.rng)).ledger_password
         await self.bookies.start()
 
     async def close(self) -> None:
-        """Ledgers stay open until a client recovers them."""
+        """Close all connections; open ledgers stay open until a client recovers them."""
         reason = ClientClosed("this ledger client was closed")
         for writer in tuple(self._writers):
             writer.abandon(reason)
@@ -211,7 +211,7 @@ class LedgerClient:
         return self.keys
 
     async def _is_free(self, bookies: Sequence[str], ledger_id: int) -> bool:
-        """For a while after a taken id, ask the chosen bookies first."""
+        """Whether no chosen bookie knows this id; asks them only for a while after a taken id."""
         if not self.taken.is_wary(asyncio.get_running_loop().time()):
             return True
         asked = [self.spawn(self._knows(bookie, ledger_id)) for bookie in bookies]
@@ -230,7 +230,7 @@ class LedgerClient:
             await self.records.leave(ledger_id, stretches)
 
     async def _knows(self, bookie_id: str, ledger_id: int) -> bool:
-        """A bookie that cannot tell counts as no."""
+        """Whether the bookie has the ledger; False if it cannot tell."""
         if not self.bookies.get(bookie_id).is_ours:
             return False
         try:
@@ -240,7 +240,7 @@ class LedgerClient:
         return True
 
     def id_taken(self, ledger_id: int, reason: str) -> None:
-        """A bookie already knows this id under another ledger's key."""
+        """Note that a bookie already knows this id under another ledger's key."""
         log.warning("ledger_id_taken", ledger=ledger_id, reason=reason)
         self.taken.met(ledger_id, asyncio.get_running_loop().time())
 
@@ -344,7 +344,7 @@ class LedgerClient:
         return await self.records.list()
 
     async def metadata(self, ledger_id: int) -> LedgerMetadata:
-        """Raises `LedgerNotFound`."""
+        """Read the ledger's record. Raises `LedgerNotFound`."""
         timeout_s = self.options.metadata_timeout_s
         return (await read_record(self.records, ledger_id, timeout_s))[0]
 
@@ -378,7 +378,7 @@ class LedgerClient:
         return no_choice(self.bookies.available, suspects=suspects, failed=failed)
 
     def has_unsure_bookie(self, metadata: LedgerMetadata) -> bool:
-        """Whether a bookie of the record may have lost some of it.
+        """Whether a bookie of the record is in limbo: it may have lost some of the ledger.
 
         It stays in limbo until the ledger is closed and copied back.
         """
@@ -446,7 +446,7 @@ class LedgerClient:
         self._ticking.pop(ticking, None)
 
     def keep_ticking(self, ticking: Ticking) -> None:
-        """Every 50 ms, until it returns False."""
+        """Call `ticking.tick` every 50 ms until it returns False."""
         self._ticking[ticking] = None
         if self._ticker is None:
             self._ticker = self.spawn(self._tick())

@@ -24,14 +24,14 @@ T = TypeVar("T")
 
 class Ticking(Protocol):
     def tick(self, now: float) -> bool:
-        """`now` is `loop.time()`; return False when nothing waits any more."""
+        """Do what is due at `now` (`loop.time()`); return False when nothing waits any more."""
 
     def fail(self, error: OctavoError) -> None: ...
 
 
 class OpenWriter(Protocol):
     def abandon(self, error: OctavoError) -> None:
-        """The ledger stays open until its recovery."""
+        """Stop without closing the ledger, which stays open until its recovery."""
 
 
 class Doubting(Protocol):

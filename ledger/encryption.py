@@ -23,7 +23,7 @@ TURN_BYTES = 256 * 1024
 
 
 def wrapped_of(metadata: LedgerMetadata) -> Wrapped | None:
-    """None if it is not encrypted. Raises `BadRecord`."""
+    """Return the wrapped data key, or None if the ledger is not encrypted. Raises `BadRecord`."""
     text = metadata.custom.get(ENCRYPTION_KEY)
     return None if text is None else Wrapped.decode(f"ledger {metadata.ledger_id}", text)
 
@@ -37,14 +37,14 @@ def plain_length(metadata: LedgerMetadata) -> int:
 
 class Sealing:
     def __init__(self, ledger_id: int, key: DataKey, writer: bytes) -> None:
-        """`writer` has four bytes that are unique to this writer, for the nonces."""
+        """Seal with `key`; `writer` has four bytes, unique to this writer, for the nonces."""
         self._ledger_id = ledger_id
         self._key = key
         self._cipher = key.sealing()
         self._writer = writer
 
     def check(self) -> None:
-        """Raises `KeyMissing` once the key is known to be forgotten."""
+        """Refuse once the key is known to be forgotten. Raises `KeyMissing`."""
         self._key.sealing()
 
     async def is_readable(self) -> bool:
@@ -107,7 +107,7 @@ class Opening:
 
 
 def opening_of(metadata: LedgerMetadata, keys: DataKeys | None) -> Opening | None:
-    """None if not encrypted. Raises `BadRecord`."""
+    """Return what opens the ledger's payloads; None if not encrypted. Raises `BadRecord`."""
     wrapped = wrapped_of(metadata)
     return None if wrapped is None else Opening(metadata.ledger_id, wrapped, keys)
 

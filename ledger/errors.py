@@ -127,7 +127,7 @@ class LedgerDamaged(LedgerError):
 
 
 class EntryTampered(LedgerDamaged):
-    """It was not sealed under this ledger's key for this id."""
+    """An encrypted entry was not sealed under this ledger's key for this id."""
 
     name = "entry-tampered"
     http_status = 503

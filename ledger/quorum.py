@@ -35,12 +35,12 @@ class Quorum:
 
     @property
     def denials(self) -> int:
-        """How many bookies of a write set must deny an entry to prove that it was never acked."""
+        """Return how many denials of a write set prove that an entry was never acked."""
         return self.write_quorum - self.ack_quorum + 1
 
     @property
     def everywhere(self) -> bool:
-        """Every bookie of the ensemble holds every entry (E = Qw)."""
+        """Whether every bookie of the ensemble holds every entry (E = Qw)."""
         return self.ensemble_size == self.write_quorum
 
     def write_set(self, entry_id: int) -> tuple[int, ...]:
@@ -103,12 +103,12 @@ class Acks:
         self._early: dict[int, list[tuple[int, int]]] = {}
 
     def join(self, position: int, base: int) -> None:
-        """The new bookie has acked nothing above `base`."""
+        """Count a new bookie's acks from `base`: it has acked nothing above."""
         self.acked_to[position] = base
         self._early.pop(position, None)
 
     def add(self, position: int, first: int, last: int) -> None:
-        """All of `first` … `last` that the position must hold."""
+        """Count an ack of all of `first` … `last` that the position must hold."""
         reached = self.acked_to[position]
         if first > reached + 1 and first > self.quorum.next_held(position, reached):
             heappush(self._early.setdefault(position, []), (first, last))
@@ -128,7 +128,7 @@ class Acks:
             del self._early[position]
 
     def confirmed(self, last_confirmed: int, last_pushed: int) -> int:
-        """Up to it every entry is stored by Qa of its write set."""
+        """Return the last entry up to which Qa bookies of each write set store every entry."""
         quorum = self.quorum
         if quorum.everywhere:
             reached = sorted(self.acked_to)[quorum.ensemble_size - quorum.ack_quorum]

@@ -40,7 +40,7 @@ class ChangeLost:
 async def change_record(
     records: LedgerStore, metadata: LedgerMetadata, version: int, timeout_s: float
 ) -> ChangeWritten | ChangeLost:
-    """With retries until `timeout_s` is over.
+    """Compare and set a ledger's record, with retries until `timeout_s` is over.
 
     Raises `LedgerNotFound`, and `MetadataUnavailable` when the change may have taken place.
     """
@@ -81,7 +81,7 @@ def check_password(metadata: LedgerMetadata, password: bytes | None) -> None:
 async def read_record(
     records: LedgerStore, ledger_id: int, timeout_s: float
 ) -> tuple[LedgerMetadata, int]:
-    """Raises `LedgerNotFound`, `MetadataUnavailable`."""
+    """Read a record and its version. Raises `LedgerNotFound`, `MetadataUnavailable`."""
     pauses = Backoff(_PAUSE_S_MIN, _PAUSE_S_MAX, records.rng)
     try:
         async with asyncio.timeout(timeout_s):

@@ -77,7 +77,7 @@ class Bookie:
 
     @property
     def is_ours(self) -> bool:
-        """It understands our extension; an Apache bookie would hang up."""
+        """Whether the bookie understands our extension; an Apache bookie would hang up."""
         info = self._pool.info(self.bookie_id)
         return info is not None and bool(info.incarnation)
 
@@ -123,7 +123,7 @@ class Bookie:
         return await asyncio.shield(self._connecting)
 
     def drop(self, reason: str) -> None:
-        """As if the connection had broken."""
+        """Close the connection as if it had broken."""
         if self.connection is not None:
             self.connection.close(reason)
 
@@ -201,7 +201,7 @@ class Bookie:
             raise BookieUnavailable(self.bookie_id, f"bookie {found} answers at its address")
 
     async def _keep_connected(self) -> None:
-        """Until connected, or until there is no listener."""
+        """Retry until the bookie is connected or nothing listens any more."""
         pauses = self._pool.pauses()
         told = False
         try:
@@ -273,7 +273,7 @@ class Bookies:
         self._infos: dict[str, BookieInfo] = {}
         self._known: dict[str, BookieInfo] = {}
         self._unsure_through: dict[str, int] = {}
-        """By bookie in limbo, the highest ledger that it is unsure about."""
+        """For each bookie in limbo, the highest ledger of which it may have lost entries."""
         self._watch: Watch | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._refreshing: asyncio.Task[None] | None = None
@@ -305,12 +305,12 @@ class Bookies:
         return task
 
     def pauses(self) -> Backoff:
-        """For connecting, and for reading registrations."""
+        """Make the pauses between attempts to connect or to read registrations."""
         options = self.options
         return Backoff(options.reconnect_ms_min / 1000, options.reconnect_ms_max / 1000, self._rng)
 
     def get(self, bookie_id: str, request_class: RequestClass = RequestClass.NORMAL) -> Bookie:
-        """The only object for this bookie and request class."""
+        """Return the pool's only object for this bookie and request class."""
         bookie = self._bookies.get((bookie_id, request_class))
         if bookie is None:
             bookie = self._bookies[bookie_id, request_class] = Bookie(
@@ -337,7 +337,7 @@ class Bookies:
         return self._infos
 
     def is_unsure(self, ledger_id: int, bookie_ids: Iterable[str]) -> bool:
-        """Whether one of them may have lost some of this ledger."""
+        """Whether one of these bookies may have lost entries of this ledger."""
         unsure = self._unsure_through
         return bool(unsure) and any(unsure.get(one, -1) >= ledger_id for one in bookie_ids)
 
@@ -345,7 +345,7 @@ class Bookies:
         return self._known.get(bookie_id)
 
     async def address(self, bookie_id: str) -> tuple[str, int]:
-        """Raises `BookieUnavailable`."""
+        """Return the bookie's host and port. Raises `BookieUnavailable`."""
         info = self._infos.get(bookie_id)
         if info is None:
             try:
@@ -363,12 +363,12 @@ class Bookies:
         raise BookieUnavailable(bookie_id, "is not registered, and its id is not host:port")
 
     def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Called after bookies came or went; the result stops it."""
+        """Call `listener` after bookies came or went; the returned function unregisters it."""
         self._on_change[listener] = None
         return lambda: self._on_change.pop(listener, None)
 
     async def all_known(self, enough: int) -> set[str]:
-        """Up or down; if `enough` are up, as seen so far without asking the store."""
+        """Return all known bookies, up or down; ask the store if fewer than `enough` are up."""
         if len(self._infos) < enough:
             known = await self._registry.known() | self._infos.keys()
             self._known = {one: info for one, info in self._known.items() if one in known}
@@ -422,18 +422,18 @@ class Bookies:
         self._suspects[bookie_id] = now + self.options.suspect_ms / 1000
 
     def clear(self, bookie_id: str) -> None:
-        """It took a new connection and answered with its id."""
+        """Trust the bookie again: it took a new connection and answered with its id."""
         self._suspects.pop(bookie_id, None)
 
     def probe(self) -> None:
-        """A suspect that can be reached is no suspect any more."""
+        """Connect to the suspects: a bookie that answers is no longer suspected."""
         for bookie_id in sorted(self.suspects() & self._infos.keys()):
             bookie = self.get(bookie_id)
             if not bookie.is_up and not bookie.is_connecting:
                 self.spawn(_ignore_unavailable(bookie))
 
     def suspects(self) -> set[str]:
-        """Bookies that failed within the last `suspect_ms`."""
+        """Return the bookies that failed within the last `suspect_ms`."""
         now = asyncio.get_running_loop().time()
         self._suspects = {b: until for b, until in self._suspects.items() if until > now}
         return set(self._suspects)

@@ -174,7 +174,7 @@ class BookieConnection(asyncio.BufferedProtocol):
             del self._sinks[ledger_id]
 
     def send_adds(self, frames: Sequence[Buffer], size: int) -> None:
-        """`frames` are whole; their buffers must not change later."""
+        """Send whole add frames; their buffers must not change later."""
         self._send(frames, size)
 
     def read(

@@ -37,7 +37,7 @@ def choose_ensemble(
     open_ledgers: Mapping[str, int] = MappingProxyType({}),
     weight_max: float = WEIGHT_MAX,
 ) -> tuple[str, ...]:
-    """`open_ledgers`: how many each bookie has. `weight_max` 1 ignores free space.
+    """Choose the bookies of a new ledger.
 
     Raises `NotEnoughBookies`, which says why bookies are not usable.
     """

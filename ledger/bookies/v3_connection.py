@@ -19,7 +19,7 @@ class V3Connection(BookieConnection):
     def write_lac(
         self, ledger_id: int, lac: int, key: bytes, signed: bytes, done: RequestDone
     ) -> None:
-        """`signed` is the result of `entry.pack_lac`."""
+        """Send an explicit LAC; `signed` is the result of `entry.pack_lac`."""
         waiting = _Waiting(f"LAC {lac} of ledger {ledger_id}", done)
         if self._begin(waiting, self._timeout_s):
             request_id = self._number(waiting)
@@ -27,7 +27,7 @@ class V3Connection(BookieConnection):
             self._send((frame,), len(frame))
 
     def read_lac(self, ledger_id: int, done: RequestDone) -> None:
-        """The answer may have `lac`, signed, and `entry`, the last one."""
+        """Read the LAC; the answer may have `lac`, signed, and `entry`, the last one."""
         waiting = _Waiting(f"read of the LAC of ledger {ledger_id}", done)
         if self._begin(waiting, self._timeout_s):
             frame = read_lac_request(self._number(waiting), ledger_id)

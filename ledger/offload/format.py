@@ -99,7 +99,7 @@ class _Sink(io.RawIOBase):
         self.start, self.crc = self.size, 0
 
     def discard(self) -> None:
-        """The file may be closed."""
+        """Drop the bytes; the file may be closed already."""
         self._discards = True
 
     def writable(self) -> bool:
@@ -148,7 +148,7 @@ class ObjectWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """pyarrow must write nothing more."""
+        """Close the file, so that pyarrow writes nothing more."""
         self._sink.discard()
         try:
             self._file.close()
@@ -156,7 +156,7 @@ class ObjectWriter:
             self._file.is_open = False  # otherwise garbage collection would try again
 
     def add(self, entries: Iterable[Entry], headers: Sequence[BatchHeader] | None = None) -> None:
-        """None may be left out. `headers`: the batch headers of encrypted entries."""
+        """Add entries, none left out; `headers` are the batch headers of encrypted entries."""
         entries = list(entries)
         if headers is None:
             headers = [read_header(entry.payload) for entry in entries]
@@ -173,7 +173,7 @@ class ObjectWriter:
                 self._write_group()
 
     def close(self) -> Written:
-        """An object without the footer is not complete."""
+        """Write the footer, without which an object is not complete."""
         assert self.checksum.entries == self._about.entries, "the whole ledger"
         self._write_group()
         about = {**asdict(self._about), "groups": self._groups}

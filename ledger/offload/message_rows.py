@@ -69,7 +69,7 @@ class MessageRows:
     """Collects the entries of a row group, as messages."""
 
     def __init__(self, partition: int, base_offset: int, pieces: int) -> None:
-        """`pieces`: the first entries of a large message's ledger, which are no messages."""
+        """Make rows; `pieces` are a large message's first entries, which are no messages."""
         self.schema = rows_schema()
         self.options: dict[str, Any] = {
             "use_dictionary": ["partition", "key", "headers.list.element.key"],

@@ -11,7 +11,7 @@ from octavo.ledger.errors import OffloadUnavailable
 
 
 def file_system(url: str) -> tuple[Any, str]:
-    """Also return the path in it. Raises `OffloadUnavailable`."""
+    """Return the URL's file system and the path in it. Raises `OffloadUnavailable`."""
     try:
         from pyarrow import fs
     except ImportError as error:
@@ -30,13 +30,13 @@ def file_system(url: str) -> tuple[Any, str]:
 
 
 def joined(folder: str, *names: str) -> str:
-    """A query (`?region=…`) stays at the end."""
+    """Join names to the folder's URL; a query (`?region=…`) stays at the end."""
     base, mark, query = folder.partition("?")
     return "/".join((base.rstrip("/"), *names)) + mark + query
 
 
 def open_object(url: str) -> Any:
-    """Raises `OffloadUnavailable`."""
+    """Open an object for random reads. Raises `OffloadUnavailable`."""
     files, path = file_system(url)
     try:
         return files.open_input_file(path)

@@ -27,14 +27,14 @@ T = TypeVar("T")
 
 
 class OffloadedReader(EntrySource):
-    """Made by `open_offloaded`."""
+    """Read an offloaded ledger; `open_offloaded` makes it."""
 
     is_closed = True
 
     def __init__(
         self, ledger_id: int, url: str, file: ObjectFile, opening: Opening | None = None
     ) -> None:
-        """Without `opening` entries are returned as stored."""
+        """Read from `file`; without `opening`, return entries as stored."""
         self._ledger_id = ledger_id
         self._url = url
         self._file = file
@@ -54,7 +54,7 @@ class OffloadedReader(EntrySource):
         return self.last_add_confirmed
 
     async def wait_for(self, after: int, timeout_s: float) -> int:  # noqa: ARG002
-        """An offloaded ledger never grows."""
+        """Return the LAC at once: an offloaded ledger never grows."""
         return self.last_add_confirmed
 
     async def check_key(self) -> None:
@@ -69,11 +69,11 @@ class OffloadedReader(EntrySource):
     # ------------------------------------------------------------------ entries
 
     async def read(self, first: int, last: int) -> list[Entry]:
-        """Raises `OffloadDamaged`, `OffloadUnavailable`."""
+        """Return entries. Raises `OffloadDamaged`, `OffloadUnavailable`."""
         return [entry async for entry in self.entries(first, last)]
 
     async def batches(self, first: int, last: int) -> AsyncGenerator[list[Entry]]:
-        """By row group, while the next one is being read."""
+        """Yield the entries of each row group, while the next one is being read."""
         self._check_range(first, last)
         if last < first:
             return
@@ -113,7 +113,7 @@ class OffloadedReader(EntrySource):
     # ------------------------------------------------------------------ searches
 
     async def entry_holding(self, offset: int) -> int:
-        """The offset is relative to the ledger."""
+        """Return the entry that holds `offset`, which is relative to the ledger."""
         entries = await self._group(self._file.group_of_offset(offset))
         at = bisect_right(entries, offset, key=lambda entry: read_header(entry.payload).base_offset)
         return entries[at - 1].entry_id
@@ -126,7 +126,7 @@ class OffloadedReader(EntrySource):
         disorder_ms: int,  # noqa: ARG002
         appended: Appended | None = None,
     ) -> Entry | None:
-        """The footer has each row group's newest timestamp: read only one."""
+        """Read only one row group: the footer has each group's newest timestamp."""
         if start > last:
             return None
         for number in range(self._file.group_of_entry(start), len(self._file.groups)):
@@ -144,7 +144,7 @@ async def open_offloaded(
     offload: OffloadRecord,
     keys: DataKeys | None = None,
 ) -> OffloadedReader:
-    """`keys`: see `LedgerClient`.
+    """Open the object that holds a ledger; `keys` as in `LedgerClient`.
 
     Raises `OffloadUnavailable`, and `OffloadDamaged` if it is incomplete or another copy's.
     """

@@ -23,7 +23,7 @@ class Continuity:
         count: int | None = None,
         last_entry: int | None = None,
     ) -> None:
-        """`base_offset`: the ledger's first offset in its partition, for messages.
+        """Check batches; `base_offset` is the ledger's first offset in its partition, for messages.
 
         `expected`: the relative offset of the first entry, if known. `count`: the messages of a
         closed ledger, the last in `last_entry`.
@@ -35,7 +35,7 @@ class Continuity:
         self._last_entry = last_entry
 
     def follow(self, entry: Entry) -> BatchHeader:
-        """Raises `LedgerDamaged`."""
+        """Check that the next entry continues the offsets. Raises `LedgerDamaged`."""
         entry_id, header = entry.entry_id, self.checked(entry)
         start, end = header.base_offset, header.base_offset + header.record_count
         expected = 0 if entry_id == 0 else self._expected
@@ -50,7 +50,7 @@ class Continuity:
         return header
 
     def follow_all(self, entries: Iterable[Entry], *, from_or_before: int) -> None:
-        """The very first must begin at or before `from_or_before`, a relative offset."""
+        """Check entries; the first must begin at or before `from_or_before`, a relative offset."""
         for entry in entries:
             begun = self._expected is not None
             header = self.follow(entry)
@@ -58,7 +58,7 @@ class Continuity:
                 raise self._wrong(entry.entry_id, "starts", from_or_before, header.base_offset)
 
     def checked(self, entry: Entry) -> BatchHeader:
-        """Raises `LedgerDamaged` for no record batch."""
+        """Return the entry's batch header. Raises `LedgerDamaged` if it is no record batch."""
         try:
             return read_header(entry.payload)
         except InvalidBatch as error:

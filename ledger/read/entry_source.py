@@ -22,10 +22,10 @@ class EntrySource(ABC):
     @property
     @abstractmethod
     def last_add_confirmed(self) -> int:
-        """As far as this reader knows; −1 if there is none."""
+        """Return the LAC as far as this reader knows; −1 if there is none."""
 
     async def check_key(self) -> None:
-        """If the key of an encrypted ledger cannot be used now, return no content.
+        """Refuse if the key of an encrypted ledger cannot be used now.
 
         Raises `KeyMissing`, `KeySourceUnavailable`.
         """
@@ -95,7 +95,7 @@ def newest_ms(entry: Entry, appended: Appended | None) -> int:
 
 
 async def header_of(reader: EntrySource, entry_id: int) -> BatchHeader:
-    """The base offset is relative to the ledger."""
+    """Return the entry's batch header, whose base offset is relative to the ledger."""
     (entry,) = await reader.read(entry_id, entry_id)
     return read_header(entry.payload)
 
@@ -103,7 +103,7 @@ async def header_of(reader: EntrySource, entry_id: int) -> BatchHeader:
 async def first_entry(
     reader: EntrySource, last: int, fits: Callable[[BatchHeader], bool]
 ) -> int | None:
-    """By binary search: every batch after a fitting one must fit too."""
+    """Find the first fitting entry by binary search: every batch after it must fit too."""
     if last < 0 or not fits(await header_of(reader, last)):
         return None
     low, high = 0, last

@@ -26,7 +26,7 @@ Opening = Callable[[Buffer], AbstractAsyncContextManager[BatchWindows]]
 
 
 async def open_batch(batch: Buffer) -> BatchWindows:
-    """It must hold as many records as it says, and nothing else.
+    """Open a batch, which must hold as many records as it says, and nothing else.
 
     Raises `InvalidBatch`, also above `RECORDS_BYTES_MAX`, and `UnsupportedCompression`.
     """
@@ -47,7 +47,7 @@ async def opening(batch: Buffer) -> AsyncGenerator[BatchWindows]:
 
 
 def unpacked_if_small(kind: Compression, packed: bytes) -> bytes | None:
-    """None if it is large or damaged: `unpacked` then says which."""
+    """Unpack the records; None if they are large or damaged: `unpacked` then says which."""
     if len(packed) > SMALL_BYTES:
         return None
     try:
@@ -63,7 +63,7 @@ async def unpacked(kind: Compression, packed: bytes) -> bytes:
 
 
 async def walked(found: BatchWindows) -> BatchWindows:
-    """Other tasks run meanwhile. Raises `InvalidBatch`."""
+    """Walk over all records in turns, so that other tasks run. Raises `InvalidBatch`."""
     while found.step():  # noqa: ASYNC110
         await asyncio.sleep(0)
     return found

@@ -58,7 +58,7 @@ class LedgerReader(EntrySource):
         version: int,
         opening: Opening | None = None,
     ) -> None:
-        """Without `opening` entries are returned as stored."""
+        """Read the ledger of `metadata`; without `opening`, return entries as stored."""
         self._opening = opening
         self._rewrap_looked_s = float("-inf")
         self._client = client
@@ -94,12 +94,12 @@ class LedgerReader(EntrySource):
 
     @property
     def is_closed(self) -> bool:
-        """A closed ledger cannot grow."""
+        """Whether the ledger is closed, and so cannot grow."""
         return self._metadata.state is LedgerState.CLOSED
 
     @property
     def last_add_confirmed(self) -> int:
-        """As far as this reader knows; −1 if there is none."""
+        """Return the LAC as far as this reader knows; −1 if there is none."""
         return self._lac
 
     async def read(self, first: int, last: int) -> list[Entry]:
@@ -166,7 +166,7 @@ class LedgerReader(EntrySource):
         return self._quorum.write_quorum
 
     def turn_away(self, entry_id: int, damage: OctavoError) -> None:
-        """An entry is damaged, although its checksum is right.
+        """Reject an entry that is damaged although its checksum is right.
 
         Switch to another sticky replica, and have its bookies compare their copies.
         """
@@ -189,7 +189,7 @@ class LedgerReader(EntrySource):
     # ------------------------------------------------------------------ fetching entries
 
     async def _fetch(self, first: int, last: int) -> list[Entry]:
-        """At least `first`, and as many after it as one request returns."""
+        """Return entry `first`, and as many after it as one request returns."""
         stored = await self._fetch_stored(first, last)
         if self._opening is None:
             return stored
@@ -310,7 +310,7 @@ class LedgerReader(EntrySource):
     def _answer_batch(
         self, bookie_id: str, first: int, found: list[bytes], answer: Answer[list[Entry]]
     ) -> None:
-        """With the good entries before the first bad entry; an error if there are none."""
+        """Answer with the good entries before the first bad entry; an error if there are none."""
         entries: list[Entry] = []
         try:
             for entry_id, data in enumerate(found, first):
@@ -438,7 +438,7 @@ class LedgerReader(EntrySource):
             return INVALID_ENTRY_ID
 
     async def _ask_lac_in_v3(self, bookie_id: str) -> int:
-        """The higher of the explicit LAC and the last entry's."""
+        """Return the explicit LAC or the last entry's, whichever is higher."""
         answer: asyncio.Future[dict[str, Any]] = self._loop.create_future()
         connection = await self._client.bookies.in_v3(bookie_id)
         connection.read_lac(self.ledger_id, settle(answer))
@@ -469,7 +469,7 @@ class LedgerReader(EntrySource):
         return await found
 
     async def wait_for(self, after: int, timeout_s: float) -> int:
-        """Until the LAC is above `after`, the ledger is closed, or time is over."""
+        """Wait until the LAC is above `after`, the ledger is closed, or the time is over."""
         deadline = self._loop.time() + timeout_s
         while self._lac <= after and not self.is_closed:
             left_s = deadline - self._loop.time()
@@ -479,7 +479,7 @@ class LedgerReader(EntrySource):
         return self._lac
 
     async def _poll(self, after: int, timeout_s: float) -> None:
-        """A change of the record ends the long-poll too."""
+        """Wait at a bookie for a higher LAC; a change of the record ends the wait too."""
         bookies = self._metadata.fragments[-1].bookies
         bookie_id = bookies[self._polled % len(bookies)]
         poll = asyncio.ensure_future(self._long_poll(bookie_id, after, timeout_s))

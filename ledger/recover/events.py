@@ -15,7 +15,7 @@ from octavo.metadata.ledgers import LedgerMetadata
 
 @dataclass(frozen=True, slots=True)
 class MetadataSeen:
-    """At the start, or after another process changed the record."""
+    """The record was read: at the start, or after another process changed it."""
 
     step: ClassVar[int] = 1
     metadata: LedgerMetadata
@@ -33,7 +33,7 @@ class MarkedInRecovery:
 
 @dataclass(frozen=True, slots=True)
 class FenceAnswered:
-    """Its LAC, or None when it is not known to be fenced."""
+    """A bookie answered the fence: its LAC, or None when it is not known to be fenced."""
 
     step: ClassVar[int] = 3
     bookie_id: str
@@ -73,7 +73,7 @@ class WrittenBack:
 
 @dataclass(frozen=True, slots=True)
 class BookieReplaced:
-    """It did not take the write-back; step 6 publishes the new ensemble."""
+    """A bookie that did not take the write-back is replaced; step 6 publishes the new ensemble."""
 
     step: ClassVar[int] = 5
     first_entry: int

@@ -97,7 +97,7 @@ class Recovery:
         self._ended = False
 
     async def run(self) -> LedgerMetadata:
-        """Raises `RecoveryFailed`, `Unauthorized`, `LedgerNotFound`."""
+        """Recover and close. Raises `RecoveryFailed`, `Unauthorized`, `LedgerNotFound`."""
         try:
             metadata, version = await read_record(
                 self._client.records, self._ledger_id, self._options.metadata_timeout_s
@@ -232,7 +232,7 @@ class Recovery:
         self._perform(self._core.fenced(bookie_id, lac))
 
     def _is_squatted(self, bookie_id: str, answer: Any) -> bool:
-        """It has the ledger's id under another key; ours comes from the record.
+        """Whether the bookie has the ledger's id under another key; ours comes from the record.
 
         An Octavo bookie refuses only when its key is durable; Apache's may not.
         """
@@ -343,7 +343,7 @@ class Recovery:
             self._write_failed(bookie_id, BookieUnavailable(bookie_id, reason))
 
     def bookie_up(self, bookie_id: str) -> None:
-        """`_with` sends the waiting requests."""
+        """Do nothing: `_with` sends the waiting requests."""
 
     def bookie_writable(self, bookie_id: str) -> None: ...
 

@@ -74,7 +74,7 @@ NEXT_STATES: Mapping[State, frozenset[State]] = {
     State.DONE: frozenset(),
     State.FAILED: frozenset(),
 }
-"""After a lost compare-and-set the recovery starts again."""
+"""The allowed steps; after a lost compare-and-set the recovery starts again."""
 
 
 @dataclass(slots=True)
@@ -123,7 +123,7 @@ class RecoveryState:
         return self._quorum.holds(self._writing.ensemble.index(bookie_id), entry_id)
 
     def is_owing(self, bookie_id: str, last: int) -> bool:
-        """It has not acked all of the write-back up to `last`."""
+        """Whether the bookie has not acked all of the write-back up to `last`."""
         if self._writing is None or bookie_id not in self._writing.ensemble:
             return False
         position = self._writing.ensemble.index(bookie_id)
@@ -156,7 +156,7 @@ class RecoveryState:
         return [Done(self._closed_record(), version, adopted=False)]
 
     def conflict(self, current: LedgerMetadata, version: int) -> list[RecoveryAction]:
-        """`current` is the record now."""
+        """Start again after a lost compare-and-set; `current` is the record now."""
         if (
             self.state is State.CLOSING
             and current.state is LedgerState.IN_RECOVERY
@@ -176,7 +176,7 @@ class RecoveryState:
         return [Fence(bookie) for bookie in ensemble]
 
     def fenced(self, bookie_id: str, last_add_confirmed: int) -> list[RecoveryAction]:
-        """The bookie is durably fenced; its LAC is −1 if it never heard of the ledger.
+        """Count a durably fenced bookie; its LAC is −1 if it never heard of the ledger.
 
         After a restart of the recovery another bookie may hold its position.
         """
@@ -191,7 +191,7 @@ class RecoveryState:
         return [FenceHolds(start), *self._start_reading(start)]
 
     def squatted(self, bookie_id: str, error: OctavoError) -> list[RecoveryAction]:
-        """The bookie durably has the ledger's id under another ledger's key.
+        """Note a bookie that durably has the ledger's id under another ledger's key.
 
         It can store no entry, so it counts as fenced, denies every read, and takes no write-back.
         The caller has checked that our key is the record's.
@@ -211,7 +211,7 @@ class RecoveryState:
         return self._fence()
 
     def fence_failed(self, bookie_id: str, error: OctavoError) -> list[RecoveryAction]:
-        """Not known to be fenced: no answer, or an error."""
+        """Note a bookie that is not known to be fenced: no answer, or an error."""
         down = isinstance(error, BookieUnavailable)  # a bookie that answers may still store entries
         if down and self.state is State.READING:
             return self._takes_nothing(bookie_id, error)
@@ -223,7 +223,7 @@ class RecoveryState:
         return self._not_counted(bookie_id, error)
 
     def _takes_nothing(self, bookie_id: str, error: OctavoError) -> list[RecoveryAction]:
-        """The fence held before. Replace the bookie if it is needed now; else mark it down."""
+        """Replace a bookie whose fence holds if it is needed now; else mark it down."""
         back = self._writing
         if back is None or bookie_id not in back.ensemble:
             return []
@@ -233,7 +233,7 @@ class RecoveryState:
         return []
 
     def fence_unknown(self, bookie_id: str, error: OctavoError) -> list[RecoveryAction]:
-        """Fenced, but it has lost data: its LAC proves nothing (#2612).
+        """Note a fenced bookie that has lost data: its LAC proves nothing (#2612).
 
         It does not count, but takes write-backs.
         """
@@ -297,7 +297,7 @@ class RecoveryState:
         return self._decide()
 
     def entry_absent(self, entry_id: int, bookie_id: str) -> list[RecoveryAction]:
-        """From a replica that is fenced, with its disk intact."""
+        """Count a denial by a replica that is fenced, with its disk intact."""
         poll = self._polls.get(entry_id)
         if self.state is not State.READING or poll is None or bookie_id not in poll.asked:
             return []
@@ -305,7 +305,7 @@ class RecoveryState:
         return self._decide()
 
     def entry_unknown(self, entry_id: int, bookie_id: str, reason: str) -> list[RecoveryAction]:
-        """No answer, a damaged copy or a disk error: never a denial (P29)."""
+        """Note no answer, a damaged copy or a disk error: never a denial (P29)."""
         poll = self._polls.get(entry_id)
         if self.state is not State.READING or poll is None or bookie_id not in poll.asked:
             return []
@@ -335,7 +335,7 @@ class RecoveryState:
         return actions + self._write_back(first) + self._read_on() + self._close_if_complete()
 
     def _barred(self, entry_id: int) -> bool:
-        """Squatted bookies keep this entry from a quorum: it was never acked."""
+        """Whether squatted bookies keep this entry from a quorum: it was never acked."""
         squatted = sum(p in self._squatted for p in self._quorum.write_set(entry_id))
         return squatted >= self._quorum.denials and entry_id > self._start
 

@@ -59,7 +59,7 @@ class OwnCopies(Protocol):
     def bookie_id(self) -> str: ...
 
     async def replace(self, key: bytes, entry: bytes) -> None:
-        """Over the local copy with its id; durable on return."""
+        """Write over the local copy with this id; durable on return."""
 
 
 @dataclass(slots=True)
@@ -109,7 +109,7 @@ class CopyComparer:
         self.status = ComparingStatus()
 
     def doubt(self, ledger_id: int, first: int, last: int) -> None:
-        """Above `DOUBTED_MAX` doubts the oldest are dropped."""
+        """Note entries to compare; above `DOUBTED_MAX` doubts the oldest are dropped."""
         self._doubted[ledger_id, (first, last)] = None
         if len(self._doubted) > DOUBTED_MAX:
             del self._doubted[next(iter(self._doubted))]
@@ -129,7 +129,7 @@ class CopyComparer:
             self._task = None
 
     async def compare(self) -> None:
-        """Undecided entries stay in doubt."""
+        """Compare all doubted entries; undecided entries stay in doubt."""
         for doubted in tuple(self._doubted):
             ledger_id, span = doubted
             left: Range | None = span
@@ -231,7 +231,7 @@ class CopyComparer:
         )
 
     async def _is_right(self, metadata: LedgerMetadata, vote: _Vote, settled: int) -> bool:
-        """The majority's copy may replace ours: not if only ours fits its neighbours."""
+        """Whether the majority's copy may replace ours: not if only ours fits its neighbours."""
         if vote.agreed is None:
             return False
         if vote.ours is None:
@@ -279,7 +279,7 @@ def _follows(
 
 
 def _span(content: _Content | None) -> Range | None:
-    """The end is excluded; None if it is no batch."""
+    """Return the batch's offsets, the end excluded; None if it is no batch."""
     if content is None:
         return None
     try:

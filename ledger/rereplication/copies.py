@@ -33,7 +33,7 @@ class Stretch:
 
 
 def stretches(metadata: LedgerMetadata) -> list[Stretch]:
-    """The stretches are ascending."""
+    """Return the ledger's fragments as ranges of entries, ascending."""
     ends = [fragment.first_entry - 1 for fragment in metadata.fragments[1:]]
     if metadata.state is LedgerState.CLOSED:
         ends = [min(end, metadata.last_entry) for end in (*ends, metadata.last_entry)]
@@ -42,7 +42,7 @@ def stretches(metadata: LedgerMetadata) -> list[Stretch]:
 
 
 def tail_of(metadata: LedgerMetadata) -> tuple[str, ...]:
-    """They get the adds of an open ledger; empty for a closed one."""
+    """Return the bookies that get the adds of an open ledger; empty for a closed one."""
     closed = metadata.state is LedgerState.CLOSED
     return () if closed else metadata.fragments[-1].bookies
 

@@ -78,7 +78,7 @@ class Copying:
             raise failed.answers[bookie] from failed
 
     async def sound(self, run: Range) -> list[Range]:
-        """The parts that the target can serve with good digests."""
+        """Return the parts of the range that the target can serve with good digests."""
         first, last = run
         found: list[Range] = []
         while first <= last:
@@ -193,7 +193,7 @@ class _Answers:
         self._error: OctavoError | None = None
 
     def to_send(self) -> list[int]:
-        """Refused entries are sent again."""
+        """Return the entries to send, refused entries again."""
         self.owing |= self.refused
         self.refused = set()
         return sorted(self.owing)

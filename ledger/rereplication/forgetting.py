@@ -25,7 +25,7 @@ class BookieStillNeeded(LedgerError):
 
 
 async def forget_bookie(registry: BookieRegistry, ledgers: LedgerStore, bookie_id: str) -> None:
-    """Raises `BookieUnknown`, `BookieStillNeeded`, `MetadataError`."""
+    """Delete the cookie of a bookie that no ledger names."""
     try:
         cookie, version = await registry.read_cookie(bookie_id)
     except RecordNotFound:

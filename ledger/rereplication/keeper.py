@@ -59,13 +59,13 @@ class OwnBookie(Protocol):
 
     @property
     def unsure_through(self) -> int:
-        """It may have lost entries up to this ledger; −1 if it lost none."""
+        """Return the last ledger of which entries may be lost here; −1 if none are."""
 
     def is_unsure(self, ledger_id: int) -> bool:
         """Whether it may have lost entries of this ledger."""
 
     async def held(self, ledger_id: int) -> list[Range]:
-        """The ranges are ascending and joined."""
+        """Return the entries that this bookie has, as ranges, ascending and joined."""
 
     def doubtful(self, ledger_id: int) -> bool:
         """Copies must be read back before they count."""
@@ -74,7 +74,7 @@ class OwnBookie(Protocol):
         """Refuse adds for ever; durable on return."""
 
     async def vouch(self, ledger_ids: Iterable[int]) -> None:
-        """It has all entries of these ledgers that it must hold."""
+        """Record that this bookie has all entries of these ledgers that it must hold."""
 
     async def end_limbo(self) -> None:
         """Record the same for every ledger."""
@@ -85,7 +85,7 @@ class KeeperOptions:
     lost_bookie_s: float = 600.0
     """A bookie that is not registered for this time is lost."""
     open_ledger_s: float = 30.0
-    """For its writer to replace a lost bookie by itself."""
+    """How long the writer of an open ledger may take to replace a lost bookie by itself."""
     interval_s: float = 86_400.0
     """The pause after a walk that left nothing to do."""
     retry_s: float = 60.0
@@ -103,7 +103,7 @@ class KeeperStatus:
     adopted: int = 0
     """Positions of lost bookies that this bookie took over."""
     unfinished: dict[int, str] = field(default_factory=dict)
-    """By ledger: why the last walk could not complete it."""
+    """For each ledger that the last walk could not complete, why."""
 
 
 class CopyKeeper:
@@ -116,9 +116,10 @@ class CopyKeeper:
         options: KeeperOptions | None = None,
         is_owned: Callable[[LedgerMetadata], Awaitable[bool]] | None = None,
     ) -> None:
-        """`is_owned`: a live broker will roll the ledger over; may raise metadata errors.
+        """Keep the copies of `own` complete.
 
-        None: there are no brokers.
+        `is_owned` (None: no brokers) says whether a live broker will roll the ledger over; it may
+        raise metadata errors.
         """
         self._is_owned = is_owned
         self._client = client
@@ -157,7 +158,7 @@ class CopyKeeper:
             stop()
 
     async def _until_due(self, began: float) -> None:
-        """A walk is requested, a bookie became lost, or the pause ends."""
+        """Wait until a walk is requested, a bookie became lost, or the pause is over."""
         options = self._options
         pause_s = options.retry_s if self._reasons else options.interval_s
         next_walk = self._loop.time() + pause_s
@@ -172,7 +173,7 @@ class CopyKeeper:
                     await self._woken.wait()
 
     def _bookies_changed(self) -> None:
-        """A new bookie may help; a bookie that left is lost later."""
+        """Plan a walk: a new bookie may help, and a bookie that left is lost later."""
         there = set(self._client.bookies.available)
         back = there & self._absent_since.keys()
         self._note_absent(self._there)
@@ -197,7 +198,7 @@ class CopyKeeper:
     # ------------------------------------------------------------------ a walk over all ledgers
 
     async def walk(self) -> None:
-        """Raises `MetadataUnavailable`, `SessionExpired`."""
+        """Walk over all ledgers. Raises `MetadataUnavailable`, `SessionExpired`."""
         await self._client.bookies.reload()
         self._there = set(self._client.bookies.available)
         self._reasons = {}

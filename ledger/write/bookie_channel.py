@@ -59,7 +59,7 @@ class BookieChannel:
 
     @property
     def down(self) -> bool:
-        """Entries it missed may be released.
+        """Whether the bookie is down: entries that it missed may be released.
 
         Ask the core: it learns of failures without telling this channel.
         """
@@ -89,7 +89,7 @@ class BookieChannel:
     # ------------------------------------------------------------------ sending
 
     def push(self, chunk: Chunk, frames: tuple[Sequence[Buffer], int] | None, now: float) -> None:
-        """Every bookie gets the whole chunk if `frames` is given."""
+        """Send a new chunk; `frames` is given if every bookie gets the whole chunk."""
         if self._owed >= chunk.first_entry:
             self._heard_at = now  # the time-out starts now
         connection = self._connection
@@ -181,7 +181,7 @@ class BookieChannel:
         return self._core.quorum.next_held(self._position, self._acked_to[self._position])
 
     def overdue(self, now: float) -> bool:
-        """It owes acks and has sent nothing for `add_timeout_s`."""
+        """Whether the bookie owes acks and has sent nothing for `add_timeout_s`."""
         return self.owes() and now - self._heard_at >= self._options.add_timeout_s
 
 

@@ -42,10 +42,10 @@ from octavo.protocol.entry import digest_for, pack_lac
 from octavo.protocol.extension import Op
 
 _FATAL = (Code.FENCED, Code.UNAUTHORIZED, Code.NO_LEDGER)
-"""Such an answer from any bookie ends the writer."""
+"""After such an answer from any bookie the writer ends."""
 
 _GIVE_UP_PAUSE_S = 0.02
-"""When the stall time ends while a failed bookie is retried."""
+"""The pause while a failed bookie is retried and the stall time ends."""
 _TELL_AGAIN_S = 240.0
 """An idle ledger's LAC is sent to Apache bookies again after this time."""
 _ANNOUNCE_PAUSE_S_MAX = 5.0
@@ -55,16 +55,16 @@ WriterEvent = EnsembleChanged | ChangeDelayed | Stalled | Forced | Ended | Close
 
 class ReplicationOwner(Protocol):
     def confirmed(self, last_entry: int) -> None:
-        """All entries up to `last_entry` are durable."""
+        """Report that all entries up to `last_entry` are durable."""
 
     def written(self, last_entry: int) -> None:
-        """An ack quorum has written them, perhaps not durably."""
+        """Report that an ack quorum has written the entries, perhaps not durably."""
 
     def released(self) -> None:
-        """Pending entries may have been released."""
+        """Report that pending entries may have been released."""
 
     def tell(self, event: WriterEvent) -> None:
-        """An event for the log, or the end of the writer."""
+        """Report an event for the log, or the end of the writer."""
 
 
 class EnsembleWriter:
@@ -135,7 +135,7 @@ class EnsembleWriter:
             self._forces.pump(self._channels)
 
     def _is_half_full(self) -> bool:
-        """Unforced entries fill half the bound: force them before callers wait."""
+        """Whether unforced entries fill half the bound: force them before callers wait."""
         pending, options = self.pending, self._options
         return 2 * pending.held_bytes > options.pending_bytes_max or (
             2 * (pending.next_entry - pending.held_from) > options.pending_entries_max
@@ -251,7 +251,7 @@ class EnsembleWriter:
         self._owner.released()
 
     def stop(self) -> None:
-        """May be called twice."""
+        """Stop sending; a second call does nothing."""
         self._cancel_stall_timer()
         if self._telling_again is not None:
             self._telling_again.cancel()
@@ -264,7 +264,7 @@ class EnsembleWriter:
         self.pending.release(self.pending.next_entry)
 
     def fail(self, error: OctavoError) -> None:
-        """The ledger stays open until its recovery."""
+        """End the writer with an error; the ledger stays open until its recovery."""
         self.perform(self.core.abandon(error))
 
     # ------------------------------------------------------------------ the ensemble
@@ -390,7 +390,7 @@ class EnsembleWriter:
         return True
 
     async def _tell_in_v3(self, bookie_id: str, lac: int) -> None:
-        """Apache bookies take explicit LACs only in v3."""
+        """Tell an Apache bookie the explicit LAC, in v3: it takes it in no other way."""
         metadata = self.core.metadata
         signed = pack_lac(digest_for(metadata.digest_type, metadata.password), self._ledger_id, lac)
         done = partial(self._lac_told, bookie_id, lac)
@@ -402,7 +402,7 @@ class EnsembleWriter:
             connection.write_lac(self._ledger_id, lac, self.pending.key, signed, done)
 
     def _tell_again(self) -> None:
-        """Apache bookies keep them in memory for ten minutes."""
+        """Announce the LAC again: Apache bookies keep it in memory for ten minutes."""
         self._telling_again = None
         self._announced_lac = self._announcing_lac = -1
         self._client.keep_ticking(self)

@@ -42,7 +42,7 @@ class ExplicitIds:
         return {"early_bytes": self.early_bytes, "early": len(self._early)}
 
     def add(self, entry_id: int, payload: Buffer, done: AddDone) -> None:
-        """`done(entry_id, error)` comes in the order of ids.
+        """Add an entry; `done(entry_id, error)` is called in the order of ids.
 
         Raises `DuplicateEntryId`, `WriterBusy` when too many bytes wait for a lower id, and the
         errors of `LedgerWriter.add`.
@@ -86,14 +86,14 @@ class ExplicitIds:
         await answered
 
     async def close(self) -> LedgerMetadata:
-        """Entries behind a gap are not part of the ledger."""
+        """Close the ledger; entries behind a gap are not part of it."""
         missing = self._writer.last_add_pushed + 1
         why = f"was closed before entry {missing} came"
         self._fail(LedgerClosed(f"ledger {self._writer.ledger_id} {why}"))
         return await self._writer.close()
 
     def _go_on(self) -> None:
-        """If the writer is busy, they keep waiting."""
+        """Add the entries that are next; if the writer is busy, they keep waiting."""
         while (found := self._early.get(self._writer.last_add_pushed + 1)) is not None:
             payload, done = found
             entry_id = self._writer.last_add_pushed + 1

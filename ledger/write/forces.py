@@ -25,7 +25,7 @@ class Forces:
         on_forced: Callable[[Force], None],
         on_failed: Callable[[str, OctavoError], None],
     ) -> None:
-        """`on_forced(asked)`: the entries are durable.
+        """Ask for syncs; `on_forced(asked)` is called when the entries are durable.
 
         `on_failed(bookie_id, error)`: also after `timeout_s`.
         """

@@ -28,7 +28,7 @@ _TRIM_AT = 256
 
 @dataclass(slots=True)
 class Chunk:
-    """For each entry its front (frame header to digest) and its payload."""
+    """Consecutive entries: for each its front (frame header to digest) and its payload."""
 
     first_entry: int
     last_entry: int
@@ -152,7 +152,7 @@ class Pending:
     # ------------------------------------------------------------------ sending
 
     def frames(self, chunk: Chunk) -> tuple[Sequence[Buffer], int]:
-        """Every bookie gets the whole chunk when E = Qw."""
+        """Return the chunk's frames for a bookie that gets all of it (E = Qw)."""
         return _gather(chunk.parts, chunk.size), chunk.size
 
     def frames_for(self, position: int, first: int, last: int) -> tuple[Sequence[Buffer], int, int]:
@@ -180,7 +180,7 @@ class Pending:
         return _gather(chosen, size), size, last + 1
 
     def chunk_of(self, entry_id: int) -> Chunk:
-        """The entry must not have been released."""
+        """Return the entry's chunk; the entry must not have been released."""
         index = bisect_right(self._firsts, entry_id) - 1
         assert index >= self._released, f"entry {entry_id} was released"
         chunk = self._chunks[index]
@@ -208,7 +208,7 @@ class Pending:
         return self.next_entry
 
     def length_at(self, entry_id: int) -> int:
-        """`entry_id` is the last entry, or an entry before a kept one."""
+        """Return the length up to `entry_id`: the last entry, or one before a kept entry."""
         if entry_id == self.next_entry - 1:
             return self.length
         chunk = self.chunk_of(entry_id + 1)
@@ -217,7 +217,7 @@ class Pending:
 
 
 def _gather(parts: list[Buffer], size: int) -> Sequence[Buffer]:
-    """Large frames stay as they are."""
+    """Join small frames into one buffer; large frames stay as they are."""
     if 2 * size > JOINED_PAYLOAD_BYTES_MAX * len(parts):
         return parts
     return (b"".join(parts),) if parts else ()

@@ -31,7 +31,7 @@ class TakenIds:
 
     @property
     def stretches_max(self) -> int:
-        """How many stretches to move ahead at most."""
+        """Return by how many stretches to move ahead at most."""
         return 1 << self._steps
 
     def take_leave(self) -> int | None:

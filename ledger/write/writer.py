@@ -107,7 +107,7 @@ class LedgerWriter:
 
     @property
     def deferred(self) -> bool:
-        """An ack means written only; see `force`."""
+        """Whether an ack means only that the entry is written; see `force`."""
         return self._core.deferred
 
     @property
@@ -121,7 +121,7 @@ class LedgerWriter:
 
     @property
     def last_add_pushed(self) -> int:
-        """The last added entry; −1 at first."""
+        """Return the last added entry; −1 at first."""
         return self._next_entry - 1
 
     @property
@@ -138,7 +138,7 @@ class LedgerWriter:
 
     @property
     def sealing(self) -> Sealing | None:
-        """None if the ledger is not encrypted."""
+        """Return the sealing of an encrypted ledger, or None."""
         return self._sealing
 
     @property
@@ -266,7 +266,7 @@ class LedgerWriter:
             self._ensemble_writer.push(payloads)
 
     def confirmed(self, last_entry: int) -> None:
-        """All entries up to `last_entry` are durable."""
+        """Answer callers: all entries up to `last_entry` are durable."""
         if not self._core.deferred:
             self.written(last_entry)
             return

@@ -124,7 +124,7 @@ class WriterState:
     # ------------------------------------------------------------------ adds and their answers
 
     def push(self, count: int) -> None:
-        """The driver sends them to the positions in `live`."""
+        """Count new entries; the driver sends them to the positions in `live`."""
         assert self.state in ADDABLE, self.state
         self.lap += count
 
@@ -138,7 +138,7 @@ class WriterState:
         return [p for p in range(self.quorum.ensemble_size) if p not in self.down]
 
     def acked(self, bookie_id: str, first: int, last: int) -> list[WriterAction]:
-        """Only ensemble members' acks count (P15)."""
+        """Count acks; only those of ensemble members count (P15)."""
         try:
             position = self.ensemble.index(bookie_id)
         except ValueError:
@@ -152,21 +152,21 @@ class WriterState:
 
     @property
     def deferred(self) -> bool:
-        """An ack does not include a sync."""
+        """Whether an ack does not include a sync."""
         return self.received is not self.acks
 
     @property
     def written_to(self) -> int:
-        """The caller of this entry may have been answered."""
+        """Return the last entry whose caller may have been answered."""
         return self._written_to if self.deferred else self.lac
 
     def to_force(self, position: int) -> Force:
-        """The answer goes to `forced`."""
+        """Return the force for a position; its answer goes to `forced`."""
         last_entry = self.received.acked_to[position]
         return Force(self.ensemble[position], last_entry, self._terms[position])
 
     def forced(self, asked: Force) -> list[WriterAction]:
-        """The bookie made durable all that it had acked when asked.
+        """Note that the bookie made durable all that it had acked when asked.
 
         Ignored if it failed, was replaced or returned since: it must ack all unforced entries
         again.
@@ -198,7 +198,7 @@ class WriterState:
         return [Written(written)]
 
     def refused(self, bookie_id: str, error: OctavoError) -> list[WriterAction]:
-        """Fenced, or a wrong key: end.
+        """End: the bookie answered "fenced" or "wrong key".
 
         One such answer suffices: that bookie's fence is durable.
         """
@@ -210,7 +210,7 @@ class WriterState:
     # ------------------------------------------------------------------ failures and spares
 
     def failed(self, bookie_id: str, reason: OctavoError) -> list[WriterAction]:
-        """Even for an add that was confirmed long ago (P18)."""
+        """Count a bookie as failed, even for an add that was confirmed long ago (P18)."""
         if bookie_id not in self.ensemble or self.state not in ADDABLE:
             return []
         position = self.ensemble.index(bookie_id)
@@ -223,7 +223,7 @@ class WriterState:
         return []
 
     def returned(self, bookie_id: str) -> list[WriterAction]:
-        """A failed bookie gets its unconfirmed entries again, if still a member."""
+        """Send a failed bookie its unconfirmed entries again, if it is still a member."""
         if self.state not in (State.OPEN, State.STALLED) or bookie_id not in self.ensemble:
             return []
         position = self.ensemble.index(bookie_id)
@@ -240,7 +240,7 @@ class WriterState:
         return actions + self._go_on()
 
     def _forget_written(self, position: int) -> None:
-        """A failed bookie may have lost entries that were not forced."""
+        """Forget acks of a failed bookie that were not forced: it may have lost these entries."""
         self._newest_term += 1
         self._terms[position] = self._newest_term
         if self.deferred:
@@ -256,7 +256,7 @@ class WriterState:
         return self._end(error) if self.state in (*ADDABLE, State.CLOSING) else []
 
     def give_up(self, why: str = "") -> list[WriterAction]:
-        """After the time allowed by `Stalled`; `why`: no bookies can be chosen."""
+        """End after the time that `Stalled` allows; `why`: no bookies can be chosen."""
         if self.state is not State.STALLED:
             return []
         up = [self.ensemble[p] for p in self.live]
@@ -350,7 +350,7 @@ class WriterState:
         return self._apply(self._changed(self.metadata), version)
 
     def conflict(self, current: LedgerMetadata, version: int) -> list[WriterAction]:
-        """The compare-and-set or its answer was lost; `current` is the record now."""
+        """Continue after a lost compare-and-set or answer; `current` is the record now."""
         if self.state is State.CLOSING:
             return self._close_conflict(current, version)
         if self.state is not State.PUBLISHING:
@@ -368,7 +368,7 @@ class WriterState:
         return [WriteMetadata(self._changed(current), version)]
 
     def metadata_lost(self, error: OctavoError) -> list[WriterAction]:
-        """The store cannot be reached, or the record is gone: end."""
+        """End: the store cannot be reached, or the record is gone."""
         if self.state is State.PUBLISHING:
             self._lost = self._changed(self.metadata).fragments[-1]
         elif self.state is not State.CLOSING:
