@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -28,6 +29,10 @@ from octavo.cli.pipeline_kafka import ingest_kafka
 from octavo.cli.pipeline_run import Job, Where, carry_out
 from octavo.cli.pipeline_table import table
 from octavo.cli.pipeline_write import gc, ingest, replay
+from octavo.client.types import TopicName
+
+if TYPE_CHECKING:
+    from octavo.pipeline.table_iceberg import Place
 
 app = typer.Typer(
     help="Examine and move whole topics with Spark. Exit codes: 0 ok, 1 findings, 2 usage, "
@@ -239,6 +244,14 @@ def offload(
         typer.Option(min=1, help="Bytes a second for all tasks together. Default: no bound."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done.")] = False,
+    as_table: Annotated[
+        bool,
+        typer.Option("--as-table", help="Make the objects an Iceberg table, without a copy."),
+    ] = False,
+    catalog: Annotated[
+        str | None,
+        typer.Option(help="Of the table: a URL or PyIceberg's name. Default: one in --to FOLDER."),
+    ] = None,
     every: Every = False,
     url: ServiceUrl = None,
     data: Data = None,
@@ -250,7 +263,7 @@ def offload(
 
     \b
     Example:
-      octavo pipeline offload flights --to /mnt/archive --older-than-s 86400
+      octavo pipeline offload flights --to /mnt/archive --older-than-s 86400 --as-table
     """
 
     def job() -> Job:
@@ -261,9 +274,16 @@ def offload(
         lag_ms = None if drop_after_s is None else int(drop_after_s * 1000)
         policy = OffloadPolicy(int(older_than_s * 1000), bytes_min, lag_ms)
         options = OffloadOptions(
-            selection_of(topics, every=every), target_of(to), policy, bytes_per_s, dry_run
-        )
+            selection_of(topics, every=every), target_of(to), policy, bytes_per_s, dry_run,
+            places() if as_table else None,
+        )  # fmt: skip
         return partial(offload, options=options)
+
+    def places() -> Callable[[TopicName], Place]:
+        from octavo.pipeline.table import place_of
+
+        place_of(TopicName("public", "t"), to, catalog, None, {})  # refuse bad options now
+        return lambda topic: place_of(topic, to, catalog, None, {})
 
     def target_of(text: str) -> str:
         from octavo.ledger.errors import OffloadUnavailable

@@ -16,8 +16,10 @@ import asyncio
 import contextlib
 import uuid as uuids
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from octavo.client.types import TopicName
 from octavo.clock import wall_clock_ms
 from octavo.ledger.errors import LedgerNotFound
 from octavo.ledger.offload.format import About
@@ -56,8 +58,10 @@ from octavo.pipeline.offload_rules import (
     planned,
     waves,
 )
+from octavo.pipeline.offload_table import register
 from octavo.pipeline.outcome import Finding, Outcome
 from octavo.pipeline.runner import JobFailed, Run
+from octavo.pipeline.table_iceberg import Place, away
 from octavo.protocol.codes import OctavoError
 from octavo.spark.cluster import Cluster, connected
 from octavo.spark.options import Selection
@@ -72,6 +76,8 @@ class OffloadOptions:
     policy: OffloadPolicy
     bytes_per_s: float | None = None
     dry_run: bool = False
+    place_of: Callable[[TopicName], Place] | None = None
+    """Where a topic's table of its objects is; None: no tables."""
 
 
 def offload(run: Run, options: OffloadOptions) -> Outcome:
@@ -86,6 +92,7 @@ class _Offload:
         self.policy = options.policy
         self.bytes_per_s = options.bytes_per_s
         self.dry_run = options.dry_run
+        self.place_of = options.place_of
         self.done: Counter[str] = Counter()
 
     def carry_out(self) -> Outcome:
@@ -121,6 +128,12 @@ class _Offload:
             "offloaded_before": plan.offloaded,
             "kept_ledgers": plan.kept,
         }
+        if self.place_of is not None:
+            outcome.summary |= {
+                "table_objects_added": self.done["table_added"],
+                "table_objects_removed": self.done["table_removed"],
+                "table_objects_skipped": self.done["table_skipped"],
+            }
         if self.dry_run:
             outcome.summary |= {
                 "would_copy": [job.link.ledger_id for job in plan.copies],
@@ -191,12 +204,38 @@ class _Offload:
                     self.done["dropped"] += await drop_ledger(cluster, drop)
                 except (OffloadLost, RecordNotFound) as error:
                     self.run.say(f"skipped: {error}")
+            # Before objects are removed that a table may still have.
+            await self._register(cluster, outcome)
             try:
                 self.done["orphans"] = await remove_orphans(cluster, self.policy)
             except (OctavoError, OSError) as error:
                 if isinstance(error, MetadataUnavailable):
                     raise
                 outcome.found([Finding("orphan-left", self.to, str(error))])
+
+    async def _register(self, cluster: Cluster, outcome: Outcome) -> None:
+        """Make each topic's table one of the objects that its records name."""
+        if self.place_of is None:
+            return
+        for topic, numbers in sorted((await cluster.partitions(self.selection)).items()):
+            place = self.place_of(TopicName(*topic.split("/")))
+            incarnation = await cluster.incarnation(topic)
+            records = [await cluster.record(topic, number, incarnation) for number in numbers]
+            try:
+                found = await asyncio.to_thread(register, place, topic, incarnation, records)
+            except Exception as error:
+                why = str(error) if isinstance(error, OctavoError) else away(error)
+                if why is None:
+                    raise
+                outcome.found([Finding("table-not-changed", topic, why)])
+                continue
+            self.done += Counter(
+                table_added=found.added, table_removed=found.removed, table_skipped=found.skipped
+            )
+            self.run.say(
+                f"table {place.namespace}.{place.name}: {found.added} objects more, "
+                f"{found.removed} fewer, {found.skipped} that engines cannot read"
+            )
 
 
 def _full(name: PartitionKey) -> Finding:

@@ -147,7 +147,10 @@ class IcebergTable:
     def forget(self) -> None:
         self._catalog = None
 
-    def create(self, columns: pa.Schema, properties: Mapping[str, str]) -> None:
+    def create(
+        self, columns: pa.Schema, properties: Mapping[str, str], *, by_day: bool = True
+    ) -> None:
+        """Create the table, divided by the day of `timestamp` if `by_day`, unless it is there."""
         from pyiceberg.exceptions import NamespaceAlreadyExistsError, TableAlreadyExistsError
         from pyiceberg.transforms import DayTransform
 
@@ -161,9 +164,10 @@ class IcebergTable:
             self._catalog.create_table_transaction(
                 self._identifier, columns, properties={**_PROPERTIES, **properties}
             ) as change,
-            change.update_spec() as spec,
         ):
-            spec.add_field("timestamp", DayTransform(), _DAY)
+            if by_day:
+                with change.update_spec() as spec:
+                    spec.add_field("timestamp", DayTransform(), _DAY)
         self.load()
 
     @property
@@ -260,6 +264,34 @@ class IcebergTable:
             self.forget()
             raise Conflict(f"the table was changed by another program: {error}") from error
         self._step(f"committed {what}")
+
+    # ------------------------------------------------------------------ files of others
+
+    def files(self) -> set[str]:
+        """Return the paths of the table's data files."""
+        return {one.file.file_path for one in self.table.scan().plan_files()}
+
+    def change_files(self, added: Iterable[str], removed: Iterable[str]) -> None:
+        """Add existing Parquet files, and remove others, in one commit. Files are neither copied
+        nor deleted. Raises `Conflict`."""
+        from pyiceberg.io.pyarrow import parquet_file_to_data_file
+        from pyiceberg.table import TableProperties
+
+        table = self.table
+        gone = set(removed)
+        old = [one.file for one in table.scan().plan_files() if one.file.file_path in gone]
+        with self._commit("files") as change:
+            names = table.metadata.schema().name_mapping.model_dump_json()
+            change.set_properties({TableProperties.DEFAULT_NAME_MAPPING: names})
+            with change.update_snapshot().overwrite() as new:
+                for file in old:
+                    new.delete_data_file(file)
+                for path in added:
+                    new.append_data_file(
+                        parquet_file_to_data_file(table.io, change.table_metadata, path)
+                    )
+
+    # ------------------------------------------------------------------ upkeep
 
     def join_small(self, keep: Upkeep, groups_max: int = 4) -> int:
         from pyiceberg.expressions import AlwaysTrue

@@ -32,7 +32,9 @@ FOLLOWER = "octavo.follower"
 SCHEMA = "octavo.schema"
 """A table property: the JSON Schema of the messages; `""` if values are stored as bytes."""
 INFERRED = "octavo.schema-inferred"
-"""A table property: whether unknown fields of messages become columns (`true`, `false`)."""
+"""A table property, `true` or `false`: whether unknown fields of messages become columns."""
+OBJECTS = "octavo.objects"
+"""A table property, `true`: the data files are offloaded objects (offload_table.py)."""
 _OFFSET_MAX = 2**63 - 1
 
 
@@ -121,6 +123,11 @@ def resumed(
         raise TableUnusable(
             f"the table was made by another program than octavo pipeline table (it has no property "
             f"{TOPIC}): choose another with --table NAMESPACE.NAME"
+        )
+    if properties.get(OBJECTS) == "true":
+        raise TableUnusable(
+            "the table is made of the objects of octavo pipeline offload: run that job again to "
+            "bring it up to date, or choose another with --table NAMESPACE.NAME"
         )
     chain, whole = chain_of(current, every)
     for one in chain:
