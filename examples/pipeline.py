@@ -1,8 +1,11 @@
 """`octavo demo pipeline`: flights through topics and Spark, checked against pandas.
 
-CSV tables become topics (`ingest`). A streaming query joins them, aggregates delays, and writes
-them to another topic, exactly once. The demo removes Spark's note of a committed batch, as if the
-driver had died: the batch is committed a second time. The result is exported and compared.
+Four CSV tables become topics (`ingest`). A streaming query reads the flights from the bookies,
+joins them, aggregates delays by hour and carrier, and writes them to another topic, exactly once.
+In between, the demo removes Spark's note of a committed batch, as if the driver had died after the
+commit: the batch is computed and committed a second time. The result is exported to Parquet
+(`export`) and compared with pandas' result for the same files; `report` shows the volumes. The
+flights are offloaded as an Iceberg table, which DuckDB and Polars read.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from octavo.client.sync import Client
+from octavo.examples import lake
 from octavo.examples.delays import (
     RESULT_SCHEMA,
     SCHEMAS,
@@ -79,6 +83,7 @@ class PipelineDemo:
             self._stream(run, client, flights)
         self._judge(run)
         self._verify_and_report(run)
+        self._lake(run)
         return Outcome("demo")
 
     def _ingest(self, run: Run) -> int:
@@ -167,6 +172,22 @@ class PipelineDemo:
         report(run, ReportOptions(topics, self.folder / "report"))
         size = (self.folder / "report" / HTML).stat().st_size
         screen.event("report", f"{HTML}, {size:,} bytes")
+
+    def _lake(self, run: Run) -> None:
+        screen = self.screen
+        screen.headline("Table: offloaded objects serve brokers and query engines, without a copy")
+        if missing := lake.missing():
+            screen.event("table", f"left out: pip install {' '.join(missing)}")
+            return
+        table = lake.as_table(run, self.folder / "lake")
+        wanted = lake.by_pandas(self.folder / "tables")
+        flights = sum(count for count, _ in wanted.values())
+        for engine, found in (("DuckDB", lake.by_duckdb(table)), ("Polars", lake.by_polars(table))):
+            screen.check(
+                found == wanted,
+                f"{engine} reads {sum(count for count, _ in found.values()):,} of {flights:,} "
+                "flights from the Iceberg table, miles by carrier as pandas has them",
+            )
 
 
 def run_pipeline(folder: Path, rows: int | None) -> int:
