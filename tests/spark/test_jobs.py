@@ -721,7 +721,7 @@ def test_all_checks_pass(
         PipelineDemo(screen=screen, service=service, folder=tmp_path, rows=3000).run()
     said = capsys.readouterr().out
     assert screen.checks_failed == 0, said
-    assert said.count("  ok  ") == 10, said
+    assert said.count("  ok  ") == 12, said
     assert (tmp_path / "report" / "report.html").exists()
 
 
