@@ -104,9 +104,9 @@ class _OpenBatch:
 
 
 def split_adds(data: memoryview, start: int, frame_bytes_max: int) -> Adds:
-    """Raises `FrameTooLong`, and `ProtocolError` for an add that does not name its entry.
+    """Split received bytes into adds. Raises `FrameTooLong`, `ProtocolError`.
 
-    After that the connection's other bytes cannot be read.
+    `ProtocolError`: an add does not name its entry. The connection's later bytes cannot be read.
     """
     adds: list[tuple[int, AddBatch]] = []
     refused: list[Refused] = []

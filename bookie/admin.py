@@ -59,7 +59,7 @@ class AdminServer:
         guard: Guard | None = None,
         names: Collection[str] = (),
     ) -> None:
-        """Without `guard` everything is allowed.
+        """Answer on the admin port; without `guard` everything is allowed.
 
         `names`: host names, besides addresses and names without a dot.
         """
@@ -78,7 +78,7 @@ class AdminServer:
         return {"connections": len(self._connections), "silent": len(self._silent)}
 
     def route(self, method: str, path: str, handler: Handler, *parameters: str) -> None:
-        """400 for other `parameters`."""
+        """Add a route; a request with other `parameters` gets 400."""
         assert method in ("GET", "POST")
         assert path.startswith("/")
         assert (method, path) not in self._routes, f"{method} {path} is registered already"
@@ -90,7 +90,7 @@ class AdminServer:
         return [f"{method} {path}" for method, path in sorted(found, key=lambda one: one[::-1])]
 
     async def start(self, host: str, port: int, tls: Certificates | None = None) -> None:
-        """`tls` makes it https. Raises `ListenFailed`."""
+        """Listen, by https if `tls` is given. Raises `ListenFailed`."""
         try:
             if tls is None:
                 self._listener = server = await asyncio.start_server(
@@ -161,7 +161,7 @@ class AdminServer:
         return front.encode() + (b"" if method == "HEAD" else body)
 
     def _misdirected(self, head: bytes) -> tuple[str, str, bytes] | None:
-        """None when the host name is ours."""
+        """Return an error answer, or None when the host name is ours."""
         for host in _values(head, b"host"):
             if not is_own(host, self._names):
                 reason = (

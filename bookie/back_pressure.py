@@ -41,7 +41,7 @@ RUN_BYTES = 700
 MODEST_BYTES = 64 * 1024
 """At `Pressure.GREEDY`, a client with fewer bytes on their way may send on."""
 _CHUNK_BYTES = (sys.maxsize, 32 * 1024, 1024, 1024)
-"""By level of pressure: thousands of clients may still be read."""
+"""Bytes for each read, by level of pressure: thousands of clients may still be read."""
 REQUESTS_PER_TURN = 2_000
 """Tens of milliseconds of work; the last chunk of a turn may exceed it."""
 REQUESTS_PER_CHUNK = 250
@@ -90,7 +90,7 @@ class Budget:
                 listener()
 
     def share(self) -> int:
-        """Half of what is free: users that give nothing back never take everything."""
+        """Return half of what is free: users that give nothing back never take everything."""
         return max(0, self.bytes_max - self.used) // 2
 
 
@@ -226,9 +226,9 @@ class Pressure(enum.IntEnum):
     GREEDY = 1
     """Connections with more than `MODEST_BYTES` on their way."""
     ALL = 2
-    """They have ever added, or are receiving a long frame."""
+    """Stop clients that have ever added, or are receiving a long frame."""
     FULL = 3
-    """As `ALL`; adds that still arrive are answered with TOO_MANY_REQUESTS."""
+    """As `ALL`, and answer adds that still arrive with TOO_MANY_REQUESTS."""
 
 
 class AddPressure:
@@ -255,7 +255,7 @@ class AddPressure:
 
     @property
     def has_room_for_recovery(self) -> bool:
-        """Recovery's adds have a bound that is a quarter higher."""
+        """Whether recovery's adds have room: their bound is a quarter higher."""
         return self.used < self._add_bytes_max + self._add_bytes_max // 4
 
     def update(self, pending_bytes: int, pending_runs: int) -> None:
@@ -310,7 +310,7 @@ class AddBurst:
 
     @property
     def is_there(self) -> bool:
-        """Two peaks came close together, the last a moment ago."""
+        """Whether two peaks came close together, the last a moment ago."""
         return self._loop.time() < self._there_until
 
 
@@ -384,7 +384,7 @@ class Flow:
         }
 
     def attach(self, transport: asyncio.Transport, peer: str) -> None:
-        """The transport reports a filled and an empty write buffer."""
+        """Count for this transport, which reports a filled and an empty write buffer."""
         self._transport = transport
         self.peer = peer
         transport.set_write_buffer_limits(high=0)
@@ -484,7 +484,7 @@ class Flow:
         self._answers.change(size)
 
     def written(self, size: int) -> None:
-        """The transport has these answers: count what it still holds."""
+        """Count what the transport still holds of these answers."""
         self._written_bytes += size
         self._batches.append((self._written_bytes, size))
         self._batch_bytes += size
@@ -529,7 +529,7 @@ class Flow:
         )
 
     def _check_stall(self, sent_before: int) -> None:
-        """It took nothing in all that time; a slow peer stays."""
+        """Cut the peer off if it took nothing in all that time; a slow peer stays."""
         sent = self._sent_bytes()
         if sent > sent_before:
             self._watch_stall(sent)

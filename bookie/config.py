@@ -241,7 +241,7 @@ class BookieConfig:
 
     @property
     def directories(self) -> tuple[str, ...]:
-        """Every folder that carries a cookie, each once."""
+        """Return every folder that carries a cookie, each once."""
         return tuple(dict.fromkeys((*self.journal_directories, *self.ledger_directories)))
 
 

@@ -10,7 +10,7 @@ log = structlog.get_logger()
 
 
 def code_of(error: Exception, what: str, ledger_id: object, entry_id: object) -> Code:
-    """An unexpected error is logged; its code is IO."""
+    """Return the answer's code; log an unexpected error, whose code is IO."""
     if isinstance(error, BookieError):
         return error.code
     if isinstance(error, ProtocolError):

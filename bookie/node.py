@@ -101,7 +101,7 @@ class BookieNode:
         tls: Certificates | None = None,
         guard: Guard | None = None,
     ) -> None:
-        """A test may replace `open_storage` to watch the storage.
+        """Make a bookie; a test may replace `open_storage` to watch the storage.
 
         Without `tls` ports are plain. Without `guard`, which the node starts and closes, every
         caller may do everything.
@@ -247,7 +247,7 @@ class BookieNode:
             return storage.scrubber.status()
 
         def start_gc(query: Mapping[str, str]) -> dict[str, Any]:
-            """`?minor=1` or `?major=1` includes compactions that are not due yet."""
+            """Start a round; `?minor=1` or `?major=1` includes compactions that are not due yet."""
             collector.start_now(minor=flag_of(query, "minor"), major=flag_of(query, "major"))
             return collector.status_json(0)
 
@@ -355,7 +355,7 @@ class BookieNode:
         return await SecureListener.bind(host, port, self._tls)
 
     async def stop(self) -> None:
-        """May be called twice, and after `failed`."""
+        """Stop the bookie, also after `failed`; a second call does nothing."""
         if self._stopping:
             return
         self._stopping = True
@@ -404,7 +404,7 @@ class BookieNode:
     # Limbo
 
     async def end_limbo(self) -> None:
-        """All lost entries are here again: register without limbo."""
+        """Register without limbo: all lost entries are here again."""
         await self.storage.limbo_file.end()
         self.metrics.limbo.set(0)
         self._registration_due.set()
@@ -434,7 +434,7 @@ class BookieNode:
             log.warning("metadata_session", bookie=self.bookie_id, state=state.value)
 
     async def _keep_registered(self) -> None:
-        """Whenever the session or the mode has changed; retry until it works."""
+        """Register whenever the session or the mode has changed; retry until it works."""
         while True:
             await self._registration_due.wait()
             self._registration_due.clear()
@@ -451,7 +451,7 @@ class BookieNode:
     # High-water mark of the metadata
 
     async def _raise_high_water(self, mark: HighWaterMark) -> None:
-        """When ledgers have begun here, after a session was lost, and at intervals.
+        """Raise the mark when ledgers began here, after a session was lost, and at intervals.
 
         If the metadata has become older, this task and the bookie end.
         """
@@ -489,7 +489,7 @@ class BookieNode:
         return measured
 
     def _judge_space(self, measured: Mapping[str, tuple[int, int]], *, collect: bool) -> None:
-        """With `collect`, collect garbage if space has run short."""
+        """Turn read-only or writable; with `collect`, collect garbage if space has run short."""
         ledgers = [measured[folder] for folder in self.config.ledger_directories]
         self._free_bytes = sum(free for free, _ in ledgers)
         self._most_free_bytes = max(free for free, _ in ledgers)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 class ReadStats:
     def __init__(self) -> None:
         self.lookups = {"write_cache": 0, "read_cache": 0, "entry_log": 0, "joined": 0}
-        """By the place where entries were found; `joined`: by waiting for another reader's read."""
+        """Lookups by where the entry was found; `joined`: by waiting for another reader's read."""
         self.ahead_bytes = {"useful": 0, "wasted": 0}
         """Bytes read ahead that were asked for later, or dropped unused."""
         self.on_cold_wait: Callable[[float], None] = lambda _: None
@@ -34,7 +34,7 @@ class WriteStats:
         self.on_flush: Callable[[int, float], None] = lambda *_: None
         """Called with bytes of the write cache, and seconds."""
         self.bytes_by_state: Callable[[], Mapping[str, int]] = dict
-        """By state: `journal` (a start would replay them), `write_cache`, `flushing`."""
+        """Bytes by state: `journal` (a start would replay them), `write_cache`, `flushing`."""
 
     def group(self, group: Group) -> None:
         self.on_group(group)

@@ -78,7 +78,7 @@ class _Threads:
 
 @dataclass(frozen=True)
 class _Restored:
-    """From disks and journals, flushed, with new journal files open."""
+    """What a start restored from disks and journals: flushed, with new journal files open."""
 
     states: LedgerStates
     cache: WriteCache
@@ -91,7 +91,7 @@ class _Restored:
 
 
 class Storage:
-    """Made by `open`."""
+    """Stores a bookie's entries; `open` makes it."""
 
     def __init__(
         self,
@@ -347,7 +347,7 @@ class Storage:
     def _added(
         self, journal: Journal, results: Results, done: Done, error: BaseException | None
     ) -> None:
-        """The group is durable (or written, if deferred), or has failed."""
+        """Report results: the group is durable (or written, if deferred), or has failed."""
         flushing = self._flushing
         if error is None:
             for batch, code in results:
@@ -405,7 +405,7 @@ class Storage:
 
     @property
     def disk_full(self) -> bool:
-        """Ordinary adds get READ_ONLY, until space returns by itself."""
+        """Whether ordinary adds get READ_ONLY, until space returns by itself."""
         return self._flushing.disk_full
 
     async def checkpoint(self) -> None:
@@ -413,7 +413,7 @@ class Storage:
         await self._flushing.checkpoint()
 
     def _flushed(self, memtable: Memtable) -> None:
-        """It is in log and index: drop older copies from the read cache."""
+        """Drop older copies from the read cache: the memtable is in log and index."""
         self._cold.index_changed()
         for ledger_id, held in memtable.ledgers.items():
             self._read_cache.drop(ledger_id, held.pieces[0].first, held.pieces[-1].last)

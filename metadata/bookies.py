@@ -68,7 +68,7 @@ class BookieInfo:
 
     @property
     def unsure_through(self) -> int:
-        """The highest ledger of which it may have lost something; −1 for none."""
+        """Return the highest ledger of which the bookie may have lost something; −1 for none."""
         text = self.properties.get("unsure_through", "")
         return int(text) if text.isascii() and text.isdigit() else -1
 
@@ -97,7 +97,7 @@ def encode_service_info(info: BookieInfo) -> bytes:
 
 @functools.lru_cache(maxsize=256)
 def decode_service_info(bookie_id: str, data: bytes, *, read_only: bool) -> BookieInfo:
-    """An old bookie's registration is empty: the id is its address.
+    """Decode a registration; an old bookie's is empty: the id is its address.
 
     Cached: all registrations are read again whenever one changes.
     """
@@ -202,7 +202,7 @@ class BookieRegistry:
             watch.cancel()
 
     async def wait_until_gone(self, bookie_id: str) -> None:
-        """A dead process stays registered for a session timeout.
+        """Wait for an earlier process's registration to end, within a session timeout.
 
         Raises `BookieIdTaken` after a while.
         """
@@ -229,7 +229,7 @@ class BookieRegistry:
     # -- present bookies
 
     async def available(self) -> dict[str, BookieInfo]:
-        """By id. An unreadable registration must not prevent all new ledgers: log and skip it."""
+        """Return bookies by id; log and skip an unreadable one, so that ledgers can be created."""
         found: dict[str, BookieInfo] = {}
         for read_only in (False, True):
             folder = f"{self._available}/{_READ_ONLY}" if read_only else self._available
@@ -256,7 +256,7 @@ class BookieRegistry:
             return None
 
     def watch(self, on_change: Callable[[], None]) -> Watch:
-        """Also after a bookie turned read-only or writable."""
+        """Call `on_change` after bookies came or went, or turned read-only or writable."""
         return _Both(
             self._store.watch_children(self._available, on_change),
             self._store.watch_children(f"{self._available}/{_READ_ONLY}", on_change),

@@ -36,7 +36,7 @@ class PrivateLedger:
 
 @dataclass(frozen=True, slots=True)
 class BulkLoadPart:
-    """Without `topic_incarnation` (older records), `topic_created_ms` identifies the topic."""
+    """A partition's part; without `topic_incarnation` (old records) `topic_created_ms` counts."""
 
     namespace: str
     topic: str

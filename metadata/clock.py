@@ -33,7 +33,7 @@ class ClockRecord:
 
 
 class Written(NamedTuple):
-    """By the store's clock; None if it has none."""
+    """When a record was written, by the store's clock; None if it has none."""
 
     record: ClockRecord
     store_ms: int | None

@@ -28,7 +28,7 @@ class CompactionLost(OctavoError):
 
 
 def compacted_ledgers(record: PartitionRecord) -> list[int]:
-    """Also those of earlier views."""
+    """Return the ledgers of this view and of earlier views."""
     view = record.compaction
     if view is None:
         return []
@@ -77,7 +77,7 @@ def given_up(record: PartitionRecord, run: str) -> PartitionRecord:
 
 
 def retired_before(record: PartitionRecord, until_ms: int) -> list[int]:
-    """Replaced so long ago that no reader is left."""
+    """Return ledgers that were replaced so long ago that no reader is left."""
     view = record.compaction
     if view is None:
         return []

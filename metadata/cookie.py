@@ -50,7 +50,7 @@ def encode_cookie(cookie: Cookie) -> bytes:
 
 @functools.lru_cache(maxsize=64)
 def decode_cookie(data: bytes) -> Cookie:
-    """Raises `BadRecord` unless the layout version is 4 or 5.
+    """Decode a cookie. Raises `BadRecord` unless the layout version is 4 or 5.
 
     Cached: a start reads the same bytes in each folder.
     """

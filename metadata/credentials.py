@@ -19,7 +19,7 @@ class Credentials(NamedTuple):
 
 
 def read_credentials(path: str) -> Credentials:
-    """Raises `BadMetadataCredentials`, which never shows the contents."""
+    """Read the file. Raises `BadMetadataCredentials`, which never shows the contents."""
     try:
         text = Path(path).read_text()
     except OSError as error:

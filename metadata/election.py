@@ -55,15 +55,15 @@ class Ownership:
                 listener(path)
 
     def on_lost(self, listener: Callable[[str], None]) -> None:
-        """`listener(path)` is called for every path held when the session is found to be over."""
+        """Call `listener(path)` for every path held when the session is found to be over."""
         self._lost_listeners.append(listener)
 
     def held(self, path: str) -> bool:
-        """False once the session is known to be over; while it is SUSPENDED, maybe out of date."""
+        """Whether the path is held; False after a known end of the session."""
         return path in self._held and self._store.session_state is not SessionState.EXPIRED
 
     async def claim(self, path: str, value: bytes) -> Claim:
-        """After `MetadataUnavailable` claim again. After `SessionExpired` it does not count."""
+        """Claim a path; call again after `MetadataUnavailable`."""
         generation = self._generation
         for _ in range(_CLAIMS_TRIED_MAX):
             with contextlib.suppress(RecordNotFound, VersionConflict):

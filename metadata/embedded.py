@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 POLL_INTERVAL_MS = 20
 QUIET_POLLS_MAX = 10
-"""Of an unchanged file. The skipped query also checks our session and ends others."""
+"""How often to skip an unchanged file's query, which also checks our session and ends others."""
 CONNECT_TIMEOUT_MS = 6000
 """A stopped process may hold the file's lock."""
 CALL_TIMEOUT_MS = 10_000
@@ -143,7 +143,7 @@ class EmbeddedStore:
             task.add_done_callback(self._task_ended)
 
     def _open_file(self, is_last_try: bool) -> bool:
-        """False if others hold the lock and there is time left."""
+        """Open the file; False if others hold its lock and there is time left."""
         try:
             self._file.open()
             try:
@@ -211,7 +211,7 @@ class EmbeddedStore:
         return await self._write(partial(self._file.put, path, value, version, beside))
 
     async def changed_at(self, path: str) -> int | None:
-        """The machine's clock is also the callers' clock."""
+        """Return the change's time by the machine's clock, which is also the callers' clock."""
         await self.get(path)
         return None
 
@@ -224,7 +224,7 @@ class EmbeddedStore:
         return await self._call(self._file.children, path)
 
     async def sync(self) -> None:
-        """Every read sees the last commit."""
+        """Do nothing: every read sees the last commit."""
 
     # -- watches
 
@@ -373,7 +373,7 @@ class EmbeddedStore:
             self._reconnected()
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
-        """Without this task the store sees no changes, or its session ends."""
+        """Suspend: without this task the store sees no changes, or its session ends."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self._set_state(SessionState.SUSPENDED)
             task.get_loop().call_exception_handler(
@@ -397,7 +397,7 @@ class EmbeddedStore:
     # -- on the thread
 
     def _run(self, generation: int, work: Callable[[], T]) -> T:
-        """Post an ended session and changes to the loop before the result."""
+        """Run `work`; post an ended session and changes to the loop before the result."""
         try:
             if generation != self._thread_generation:
                 raise SessionExpired(f"the session in which this call to {self.url} began is over")

@@ -15,7 +15,7 @@ Item = TypeVar("Item")
 
 
 async def gather_all(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """The first error ends the others and is raised unchanged."""
+    """Await all; the first error ends the others and is raised unchanged."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         return await asyncio.gather(*tasks)
@@ -29,7 +29,7 @@ async def gather_all(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 async def gather_each(
     items: Iterable[Item], work: Callable[[Item], Coroutine[Any, Any, T]], at_once: int
 ) -> list[T]:
-    """Results are in order; at most `at_once` run at a time."""
+    """Return results in order, with at most `at_once` running at a time."""
     turn = asyncio.Semaphore(at_once)
 
     async def one(item: Item) -> T:

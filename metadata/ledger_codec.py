@@ -131,7 +131,7 @@ def _from_message(ledger_id: int, what: str, message: LedgerMetadataFormat) -> L
 
 
 def _from_lines(ledger_id: int, what: str, body: bytes) -> LedgerMetadata:
-    """It has neither ack quorum nor digest; BookKeeper uses Qw and CRC32."""
+    """Decode the oldest text, without ack quorum and digest: BookKeeper uses Qw and CRC32."""
     try:
         lines = body.decode("ascii").splitlines()
         write_quorum, ensemble_size, length = (int(line) for line in lines[:3])

@@ -39,7 +39,7 @@ def ledger_path(root: str, ledger_id: int) -> str:
 
 
 def step_widths(first_step: str) -> tuple[int, ...] | None:
-    """How ids below the folder are cut; None if it holds no ledgers."""
+    """Return how ids below the folder are cut; None if it holds no ledgers."""
     if not (first_step.isascii() and first_step.isdigit()):
         return None
     return next((cut for cut in (_SHORT_CUT, _LONG_CUT) if cut[0] == len(first_step)), None)
@@ -54,7 +54,7 @@ class LedgerIds:
         self._long = f"{root}/idgen-long"
 
     async def allocate(self) -> int:
-        """Raises `MetadataUnavailable`; calling again is safe."""
+        """Return a new id. Raises `MetadataUnavailable`; calling again is safe."""
         high = await self._highest()
         if high is None:
             number = await self._draw(f"{self._short}/ID-")

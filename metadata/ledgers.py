@@ -112,7 +112,7 @@ class LedgerStore:
         return await self._ids.draw_beyond(stretch)
 
     async def _create(self, metadata: LedgerMetadata, *, once: bool) -> tuple[LedgerMetadata, int]:
-        """With `once`, never create again after a lost reply.
+        """Create a record; with `once`, never again after a lost reply.
 
         The missing record may have been created, recovered and deleted.
         """
@@ -132,7 +132,7 @@ class LedgerStore:
         raise AssertionError("the last send returns or raises")
 
     async def _made(self, metadata: LedgerMetadata) -> tuple[LedgerMetadata, int]:
-        """Raises `RecordExists` if another process has recovered our ledger."""
+        """Find the record that we made. Raises `RecordExists` if it was recovered meanwhile."""
         with contextlib.suppress(RecordNotFound):
             found, version = await self.read(metadata.ledger_id)
             ours = found.creator_token == metadata.creator_token
@@ -154,7 +154,10 @@ class LedgerStore:
         return await self._store.put(path, encode_ledger_metadata(metadata), version)
 
     async def delete(self, ledger_id: int, version: int = ANY_VERSION) -> None:
-        """Bookies free the space later. Raises `RecordNotFound`, `VersionConflict`."""
+        """Delete the record; bookies free the space later.
+
+        Raises `RecordNotFound`, `VersionConflict`.
+        """
         path = ledger_path(self._root, ledger_id)
         await self._store.delete(path, version)
         await self._prune(parent_of(path))
@@ -176,7 +179,7 @@ class LedgerStore:
         return max((drawn, *await self.list()))
 
     async def list(self) -> list[int]:
-        """Ascending. Ledgers created or deleted meanwhile may be missing."""
+        """List ids, ascending; ledgers created or deleted meanwhile may be missing."""
         await self._store.sync()
         gate = asyncio.Semaphore(_LISTINGS_AT_ONCE)
 

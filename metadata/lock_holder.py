@@ -13,7 +13,7 @@ _WRITE_LOCK_BYTE = "120"
 
 
 def describe_holder(path: str) -> str:
-    """As `process 17 (octavo, stopped) holds its lock`, or a hint."""
+    """Say, for example, `process 17 (octavo, stopped) holds its lock`, or give a hint."""
     pid = _holder(path)
     if pid is None:
         return "is a process that uses it stopped?"

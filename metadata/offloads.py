@@ -55,7 +55,7 @@ def same_to_owner(one: PartitionRecord, other: PartitionRecord) -> bool:
 
 
 def with_jobs_part_of(record: PartitionRecord, newer: PartitionRecord) -> PartitionRecord:
-    """With `newer`'s places of ledgers and compacted view."""
+    """Return the record with `newer`'s places of ledgers and compacted view."""
     known = {link.ledger_id: link.offload for link in newer.ledgers}
     links = tuple(
         replace(link, offload=known.get(link.ledger_id, link.offload)) for link in record.ledgers
@@ -132,7 +132,7 @@ async def change_partition(
     *,
     timeout_s: float = 30.0,
 ) -> PartitionRecord:
-    """Compare-and-set a step of a job; each step may be made twice.
+    """Compare and set a step of a job; each step may be made twice.
 
     After `MetadataUnavailable` it may have been made.
     """

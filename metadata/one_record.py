@@ -16,7 +16,7 @@ Record = TypeVar("Record")
 async def read_one(
     store: MetadataStore, path: str, kind: type[Record]
 ) -> tuple[Record | None, int]:
-    """None and `ABSENT` if there is none."""
+    """Read a record and its version; None and `ABSENT` if there is none."""
     try:
         value, version = await store.get(path)
     except RecordNotFound:
@@ -25,7 +25,7 @@ async def read_one(
 
 
 async def write_one(store: MetadataStore, path: str, record: object, version: int) -> int:
-    """`ABSENT` creates it.
+    """Write a record; `ABSENT` creates it.
 
     Raises `RecordExists`, `VersionConflict`, `RecordNotFound`: read and decide again.
     """

@@ -32,7 +32,7 @@ def open_store(
     credentials_file: str = "",
     tls: Certificates | None = None,
 ) -> MetadataStore:
-    """`tls` is for `zks://`; without a CA the machine's CAs are trusted.
+    """Open the store; `tls` is for `zks://`; without a CA the machine's CAs are trusted.
 
     Raises `BadMetadataUrl`, `BadMetadataCredentials`, `TlsError`.
     """
@@ -69,7 +69,7 @@ def _file_path(url: str) -> str:
 
 
 def _context_of(tls: Certificates | None) -> Callable[[], ssl.SSLContext]:
-    """The function returns the present context. Raises `TlsError`."""
+    """Return a function that returns the present context. Raises `TlsError`."""
     if tls is not None and tls.client is not None:
         found = tls
 

@@ -23,7 +23,7 @@ def check_path(path: str) -> str:
 
 
 def check_folder(path: str) -> str:
-    """As `check_path`; `/` is allowed."""
+    """Check as `check_path`; `/` is allowed."""
     return path if path == "/" else check_path(path)
 
 

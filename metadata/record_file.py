@@ -46,7 +46,7 @@ BUSY_TIMEOUT_MS = 10
 
 
 def boot_clock_ms() -> int:
-    """The value is the same for every process, and never set back."""
+    """Return a clock that is the same for every process, and never set back."""
     return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)) // 1_000_000
 
 
@@ -91,7 +91,7 @@ class RecordFile:
         self._shared: Lease | None = None
 
     def open(self) -> None:
-        """Raises `MetadataUnusable`, or `sqlite3.OperationalError`."""
+        """Open the file. Raises `MetadataUnusable`, or `sqlite3.OperationalError`."""
         self._db = open_database(self._path, BUSY_TIMEOUT_MS)
         try:
             self._beats = SessionHeartbeats(f"{self._path}-beats")
@@ -123,7 +123,7 @@ class RecordFile:
             )
 
     def signature(self) -> tuple[int, ...]:
-        """Differs after another process has written. For any thread; cheap.
+        """Return what differs after another process has written. For any thread; cheap.
 
         A time stamp has a resolution of milliseconds: after each difference, look twice.
         """
@@ -141,7 +141,7 @@ class RecordFile:
         self._lease = None
 
     def close(self) -> None:
-        """A session that was not ended times out."""
+        """Close the file; a session that was not ended times out."""
         self._lease = None
         self._beats.close()
         self._db.close()
@@ -172,7 +172,7 @@ class RecordFile:
 
     @property
     def is_leased(self) -> bool:
-        """By the clock no process can have ended our session. For any thread."""
+        """Whether, by the clock, no process can have ended our session. For any thread."""
         lease = self._lease
         return lease is not None and not lease.is_over
 
@@ -195,7 +195,7 @@ class RecordFile:
         self._lease = None
 
     def beat(self) -> None:
-        """Unless it is over. For any single thread. Raises `OSError`."""
+        """Renew the session unless it is over. For any single thread. Raises `OSError`."""
         lease = self._lease
         if lease is not None:
             lease.beat()

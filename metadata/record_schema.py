@@ -44,7 +44,7 @@ PRAGMA user_version = {SCHEMA_VERSION};
 
 
 def open_database(path: str, busy_timeout_ms: int) -> sqlite3.Connection:
-    """Every commit is on disk when it returns.
+    """Open the database; every commit is on disk when it returns.
 
     Raises `MetadataUnusable` if waiting will not help, else `sqlite3.OperationalError`.
     """
@@ -72,7 +72,7 @@ def open_database(path: str, busy_timeout_ms: int) -> sqlite3.Connection:
 
 
 def _make_private(path: str) -> None:
-    """The file holds the cluster's secret: only its owner may read it.
+    """Let only the owner read the file: it holds the cluster's secret.
 
     SQLite gives its other files the same rights.
     """

@@ -42,7 +42,7 @@ class SchemaStore:
         self._store = store
 
     async def read(self, namespace: str, subject: str) -> tuple[SubjectRecord, int]:
-        """An empty record and `ABSENT` if there is none."""
+        """Read a subject; an empty record and `ABSENT` if there is none."""
         path = join(SCHEMAS_ROOT, namespace, subject)
         record, version = await read_one(self._store, path, SubjectRecord)
         return record or SubjectRecord(), version

@@ -38,12 +38,12 @@ class ClusterSecret:
         self._secret = secret
 
     def key(self, use: str) -> bytes:
-        """A key reveals neither the secret nor other keys."""
+        """Derive the key for a use, which reveals neither the secret nor other keys."""
         return hmac.digest(self._secret, f"octavo {use}".encode(), hashlib.sha256)
 
     @property
     def ledger_password(self) -> bytes:
-        """The password of the cluster's own ledgers: 64 hexadecimal digits."""
+        """Return the password of the cluster's own ledgers: 64 hexadecimal digits."""
         return self.key("ledgers").hex().encode()
 
 

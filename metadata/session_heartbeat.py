@@ -63,7 +63,7 @@ class Lease:
 
     @property
     def is_over(self) -> bool:
-        """Another process may have ended the session: treat it as ended."""
+        """Whether another process may have ended the session: treat it as ended."""
         return self.ends_ms <= self._clock()
 
     def beat(self) -> None:

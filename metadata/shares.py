@@ -24,7 +24,7 @@ class ShareStore:
         self._store = store
 
     async def read(self, ledger_id: int) -> tuple[ShareRecord | None, int]:
-        """None and `ABSENT` if it is not shared."""
+        """Read the ledger's record; None and `ABSENT` if it is not shared."""
         await self._store.sync()
         return await read_one(self._store, share_path(ledger_id), ShareRecord)
 
@@ -36,5 +36,5 @@ class ShareStore:
         await delete_one(self._store, share_path(ledger_id), version)
 
     async def list(self) -> list[int]:
-        """Ascending."""
+        """List shared ledgers, ascending."""
         return sorted(int(one) for one in await self._store.children(SHARES_ROOT))

@@ -29,7 +29,7 @@ class SnapshotStore:
     session_timeout_ms = 2**31
 
     def __init__(self, records: Mapping[str, bytes], url: str) -> None:
-        """`url` names where the records were copied from."""
+        """Serve a copy of records; `url` names where they were copied from."""
         self._records = dict(records)
         self.url = url
 
@@ -82,4 +82,4 @@ class SnapshotStore:
         return _NoWatch()
 
     def on_session(self, listener: Callable[[SessionState], None]) -> None:
-        """There is no session that could end."""
+        """Ignore the listener: there is no session that could end."""

@@ -54,7 +54,7 @@ class MetadataUnavailable(MetadataError):
 
 
 class SessionExpired(MetadataError):
-    """With the session all its ephemeral records are gone."""
+    """The session has ended, and all its ephemeral records are gone."""
 
     name = "session-expired"
     http_status = 503
@@ -107,7 +107,7 @@ class SessionState(enum.Enum):
 
 class Watch(Protocol):
     def cancel(self) -> None:
-        """No callback comes after this. May be called twice."""
+        """Stop the watch; no callback comes after this. A second call does nothing."""
 
 
 class MetadataStore(Protocol):
@@ -123,16 +123,14 @@ class MetadataStore(Protocol):
 
     @property
     def session_state(self) -> SessionState:
-        """Not CONNECTED when, by our own clock, the last confirmation is a session timeout old."""
+        """Return the state; not CONNECTED when the last confirmation is a session timeout old."""
 
     @property
     def session_timeout_ms(self) -> int:
-        """How long a silent process keeps its ephemeral records."""
+        """Return how long a silent process keeps its ephemeral records."""
 
     async def start(self) -> None:
-        """Raises `MetadataUnavailable` with the reason, `MetadataUnusable` if waiting will not
-        help.
-        """
+        """Connect. Raises `MetadataUnavailable`; `MetadataUnusable` if waiting will not help."""
 
     async def close(self) -> None:
         """End the session: its ephemeral records vanish now. May be called twice.
@@ -163,14 +161,14 @@ class MetadataStore(Protocol):
         """
 
     async def put(self, path: str, value: bytes, version: int, *, beside: str | None = None) -> int:
-        """Compare-and-set; return the new version. `ANY_VERSION` always matches.
+        """Compare and set; return the new version. `ANY_VERSION` always matches.
 
         Raises `VersionConflict`, `RecordNotFound` (also if `beside` does not exist in the same
         step), `RecordTooLong`.
         """
 
     async def changed_at(self, path: str) -> int | None:
-        """When it last changed, by the store's clock, in ms since 1970.
+        """Return when the record last changed, by the store's clock, in ms since 1970.
 
         None if the store has only its callers' clock.
         """
@@ -178,13 +176,13 @@ class MetadataStore(Protocol):
     async def delete(
         self, path: str, version: int = ANY_VERSION, *, beside: str | None = None
     ) -> None:
-        """`beside` must exist, and is deleted in the same step.
+        """Delete a record and, in the same step, `beside`, which must exist.
 
         Raises `VersionConflict`, `RecordNotFound`, and `RecordExists` if it has children.
         """
 
     async def children(self, path: str) -> list[str]:
-        """The names below `path`, sorted; empty if it does not exist."""
+        """Return the names below `path`, sorted; empty if it does not exist."""
 
     async def sync(self) -> None:
         """Let later reads see every write that any process was told of before.
@@ -202,7 +200,7 @@ class MetadataStore(Protocol):
         """
 
     def watch_children(self, path: str, on_change: Callable[[], None]) -> Watch:
-        """As `watch`, for the set of names below `path`, which may be `/`."""
+        """Watch, as `watch`, the set of names below `path`, which may be `/`."""
 
     def on_session(self, listener: Callable[[SessionState], None]) -> None:
         """Call `listener` at every change of `session_state`, for as long as the store lives."""

@@ -29,13 +29,13 @@ from octavo.protocol.names import InvalidName
 
 FORMAT_VERSION = 1
 _KEY = "key"
-"""In a field's metadata: its stored key, if not its name."""
+"""The stored key in a field's metadata, if it is not the field's name."""
 _AS_THEY_ARE = frozenset((int, str, bytes, bool, type(None)))
 R = TypeVar("R")
 
 
 def unsaid() -> Any:
-    """A field whose default, None, is not written."""
+    """Make a field whose default, None, is not written."""
     return field(default=None, metadata={BRIEF: True})
 
 
@@ -88,17 +88,17 @@ class TopicRecord:
 
     @property
     def stands(self) -> bool:
-        """Whether it is complete, and not being deleted."""
+        """Whether the topic is complete, and not being deleted."""
         return not self.deleting and (self.fork is None or self.fork.made)
 
     @property
     def guard(self) -> str | None:
-        """The incarnation, if a record exists for it."""
+        """Return the topic's incarnation, if a record exists for it."""
         return self.incarnation if self.guarded else None
 
     @property
     def identity(self) -> str:
-        """In older records the creation time, which never changes either."""
+        """Return the incarnation, or in older records the creation time, which never changes."""
         return self.incarnation or f"ms{self.created_ms}"
 
 
@@ -172,7 +172,7 @@ class PartitionLedger:
 
     @property
     def appended(self) -> Appended | None:
-        """None: its batches have no append times."""
+        """Return the append times; None if its batches have none."""
         if self.appended_ms is None:
             return None
         return Appended(self.appended_ms, together=self.bulk_loaded)
@@ -180,7 +180,7 @@ class PartitionLedger:
 
 @dataclass(frozen=True, slots=True)
 class CompactedLedger:
-    """Its messages have their own offsets, with gaps.
+    """A ledger of a compacted view: its messages have their own offsets, with gaps.
 
     `tombstone_ms`: of its oldest tombstone, −1 for none.
     """
@@ -197,7 +197,7 @@ class CompactedLedger:
 
 @dataclass(frozen=True, slots=True)
 class RetiredLedger:
-    """Its view was replaced at `since_ms`; earlier readers may need it."""
+    """A ledger whose view was replaced at `since_ms`; earlier readers may need it."""
 
     ledger_id: int
     since_ms: int
@@ -269,7 +269,7 @@ class BackoffRecord:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionRecord:
-    """Its position is in the partitions' state ledgers.
+    """A subscription; its position is in the partitions' state ledgers.
 
     `start` is `earliest`, `latest` or a decimal offset; `start_offsets` is what that meant at its
     creation, by partition.
@@ -325,7 +325,7 @@ def encode_record(record: Any) -> bytes:
 
 
 def decode_record(kind: type[R], what: str, data: bytes) -> R:
-    """`what` names the record in errors. Raises only `BadRecord`."""
+    """Decode a record; `what` names it in errors. Raises only `BadRecord`."""
     try:
         fields = msgpack.unpackb(data, strict_map_key=False)
     except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:
@@ -352,7 +352,7 @@ class _Stored(NamedTuple):
 
 @functools.cache
 def _stored(kind: Any) -> tuple[_Stored, ...]:
-    """All except `extra`; cached, because a fork has hundreds of ledgers."""
+    """Return all fields except `extra`; cached, because a fork has hundreds of ledgers."""
     hints, missing = typing.get_type_hints(kind, localns={"bytes": int}), dataclasses.MISSING
     return tuple(
         _Stored(

@@ -22,7 +22,7 @@ from octavo.protocol.codes import KafkaCode, OctavoError
 from octavo.protocol.names import checked_name
 
 BRIEF = "brief"
-"""In a field's metadata: the record leaves None out."""
+"""Marks, in a field's metadata, that the record leaves None out."""
 _SETTING = "setting"
 OFF = -1
 """No bound, whatever the namespace says: `off`."""
@@ -35,7 +35,7 @@ COMPACTION_AFTER_BYTES = 64 * 2**20
 
 
 class InvalidSettings(OctavoError):
-    """For example more acks than copies (422).
+    """A setting is wrong, for example more acks than copies (422).
 
     `setting` is the name in the API, if only one is wrong.
     """
@@ -75,7 +75,7 @@ class Setting(NamedTuple):
     words: tuple[str, ...] = ()
     """The default is first."""
     option: str = ""
-    """Of `octavo topic create`, `octavo topic update` and, for policies, `octavo namespace set`."""
+    """The option of `octavo topic create`, `topic update` and, for policies, `namespace set`."""
     about: str = ""
     """The help of the option."""
 
@@ -100,7 +100,7 @@ def setting(default: Any, path: str, unit: Unit, *, brief: bool = False, **more:
 
 
 def _policy(path: str, unit: Unit, option: str, about: str, **more: Any) -> Any:
-    """None: not set."""
+    """Make a policy's field; None means not set."""
     return setting(None, path, unit, brief=True, option=option, about=about, **more)
 
 
@@ -279,12 +279,12 @@ class TopicSettings:
 
 
 def declared(kind: Any) -> dict[str, Setting]:
-    """By field."""
+    """Return the declared settings by field."""
     return {one.name: one.metadata[_SETTING] for one in fields(kind) if _SETTING in one.metadata}
 
 
 POLICIES: Mapping[str, Setting] = declared(Policies)
-"""By field."""
+"""The settings of policies by field."""
 RETENTION = ("retention_ms", "retention_bytes")
 """Policies that a topic stores outside `policies`."""
 TOPIC_SETTINGS: Mapping[str, Setting] = {
@@ -292,7 +292,7 @@ TOPIC_SETTINGS: Mapping[str, Setting] = {
     for one in fields(TopicSettings)
     if one.name in RETENTION or _SETTING in one.metadata
 }
-"""By field; without the other policies."""
+"""A topic's settings by field, without the other policies."""
 AUTO_CREATE: Mapping[str, Setting] = declared(AutoCreate)
 WORDS = {name: one.words for name, one in POLICIES.items() if one.words}
 """The default is first."""
@@ -339,7 +339,7 @@ def effective(topic: Policies, namespace: Policies) -> dict[str, Effective]:
 
 
 def resolved(topic: Policies, namespace: Policies) -> Policies:
-    """Nothing is `OFF`, and words are always there."""
+    """Return all policies: no value is `OFF`, and words are always there."""
     values: dict[str, Any] = {
         name: value for name, (value, _) in effective(topic, namespace).items()
     }

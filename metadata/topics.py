@@ -161,7 +161,7 @@ class TopicStore:
     # -- topics
 
     async def create_topic(self, namespace: str, topic: str, record: TopicRecord) -> None:
-        """The records of its partitions are created separately."""
+        """Create the topic's record; the records of its partitions are created separately."""
         path, beside = topic_path(namespace, topic), _guard_path(record.guard)
         await self._create(path, record, beside)
 
@@ -238,7 +238,7 @@ class TopicStore:
         *,
         guard: str | None = None,
     ) -> int:
-        """With the topic's `guard`, raises `RecordNotFound` unless that topic still exists."""
+        """Write a record; with `guard`, raise `RecordNotFound` unless that topic still exists."""
         path = partition_path(namespace, topic, partition)
         return await self._write(path, record, version, _guard_path(guard))
 
@@ -288,11 +288,11 @@ class TopicStore:
         return (await self._read(OffloadIntent, join(OFFLOADS_ROOT, uuid)))[0]
 
     async def delete_intent(self, uuid: str) -> None:
-        """Nothing is left of the copy."""
+        """Delete the intent of a copy of which nothing is left."""
         await self._remove(join(OFFLOADS_ROOT, uuid))
 
     async def list_intents(self) -> list[str]:
-        """Of copies that exist, may exist, or are being made."""
+        """List the intents of copies that exist, may exist, or are being made."""
         return await self._store.children(OFFLOADS_ROOT)
 
     # -- helpers

@@ -17,7 +17,7 @@ _RECORDS = {
     "auditorelection": b"",
     "lostBookieRecoveryDelay": b"0",
 }
-"""In BookKeeper's bytes. The delay is in seconds."""
+"""BookKeeper's records, in its bytes. The delay is in seconds."""
 
 
 async def lay_out(store: MetadataStore, root: str) -> None:

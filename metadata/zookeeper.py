@@ -99,7 +99,7 @@ class ZooKeeperStore:
         tls: Context | None = None,
         clock: Callable[[], int] = boot_clock_ms,
     ) -> None:
-        """`tls` returns a connection's TLS context, if it has any."""
+        """Make a store; `tls` returns a connection's TLS context, if it has any."""
         assert hosts
         self._hosts = tuple(hosts)
         self._chroot = check_path(chroot) if chroot else ""
@@ -143,7 +143,7 @@ class ZooKeeperStore:
 
     @property
     def session_state(self) -> SessionState:
-        """Never CONNECTED without contact for a session timeout."""
+        """Return the state; never CONNECTED without contact for a session timeout."""
         if (
             self._state is SessionState.CONNECTED
             and self._clock() - self._contact_ms >= self._session_timeout_ms
@@ -158,9 +158,7 @@ class ZooKeeperStore:
     # -- start and close
 
     async def start(self) -> None:
-        """Raises `MetadataUnavailable` with each host's reason, `MetadataUnusable` if these
-        credentials may not read the records.
-        """
+        """Connect. Raises `MetadataUnavailable` with each host's reason, or `MetadataUnusable`."""
         assert self._loop is None, "a store is started once"
         self._loop = asyncio.get_running_loop()
         self._client.add_listener(lambda state: self._post(self._on_kazoo_state, state))
@@ -294,7 +292,7 @@ class ZooKeeperStore:
         return int(stat.version)
 
     async def changed_at(self, path: str) -> int | None:
-        """The time is by the clock of the ensemble's leader."""
+        """Return the time by the clock of the ensemble's leader."""
         _, stat = await self._read("read", check_path(path), self._client.get_async)
         return int(stat.mtime)
 

@@ -16,7 +16,7 @@ _OTHERS = (zk.RolledBackError, zk.RuntimeInconsistency)
 
 
 def beside(client: Any, path: str | None) -> Any:
-    """`path` includes the chroot."""
+    """Pair each operation with the record at `path`, which includes the chroot."""
     return client if path is None else _Pair(client, path)
 
 

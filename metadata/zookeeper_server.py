@@ -70,7 +70,7 @@ def pem_store(path: Path, certificate: Path, key: Path) -> Path:
 def write_config(
     folder: str, *, port: int, tick_ms: int = TICK_MS, tls: ServerTls | None = None
 ) -> str:
-    """`folder` also gets the data. With `tls` there is only a TLS port."""
+    """Write a configuration; `folder` also gets the data. With `tls` there is only a TLS port."""
     data = Path(folder, "data")
     data.mkdir(parents=True, exist_ok=True)
     config = Path(folder, "zoo.cfg")
@@ -103,7 +103,7 @@ def _tls_port(port: int, tls: ServerTls) -> str:
 
 
 def server_command(config: str, *, durable: bool = True) -> list[str]:
-    """`durable=False`: no fsync, for tests. Raises `ZooKeeperNotInstalled`."""
+    """Return the command; `durable=False`: no fsync, for tests. Raises `ZooKeeperNotInstalled`."""
     return [
         find_java(),
         f"-Xmx{HEAP_MB_MAX}m",

@@ -52,7 +52,7 @@ class TlsHandler(ConnectionHandler):
     def wait(
         self, rlist: list[Any], wlist: list[Any], xlist: list[Any], timeout: float | None
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Sockets with decrypted bytes count as readable."""
+        """Wait for sockets; those with decrypted bytes count as readable."""
         ready = [one for one in rlist if isinstance(one, ssl.SSLSocket) and one.pending()]
         if not ready:
             return super().wait(rlist, wlist, xlist, timeout)

@@ -20,7 +20,10 @@ def one(partition: int, offset: int, lease: str) -> str:
 
 
 def parts_of(text: str) -> tuple[str, str, str, str]:
-    """Raises `ValueError`. Each number has one spelling, so a message has one text."""
+    """Split an ack id. Raises `ValueError`.
+
+    Each number has one spelling, so a message has one text.
+    """
     found = _ACK_ID.fullmatch(text)
     if found is None:
         raise ValueError(f"{text[:50]!r} is no ack id")

@@ -78,12 +78,12 @@ class Times:
     """
 
     def __init__(self, told: str = "") -> None:
-        """`told` is the HTTP header. Raises `InvalidBatch`."""
+        """Take the HTTP header `told`. Raises `InvalidBatch`."""
         self._told = [_pair(one) for one in told.split(",")] if told else []
         self._last_ms: int | None = None
 
     def shown(self, header: BatchHeader) -> BatchHeader:
-        """Raises `InvalidBatch` if no HTTP header dates the stamp."""
+        """Return the header with its append time. Raises `InvalidBatch` without HTTP header."""
         if header.partition_leader_epoch <= 0:
             return header
         while self._told and self._told[0][0] <= header.base_offset:

@@ -12,7 +12,7 @@ class Backoff:
     __slots__ = ("_first_s", "_most_s", "_rng", "pause_s")
 
     def __init__(self, first_s: float, most_s: float, rng: random.Random | None) -> None:
-        """Without `rng` each pause has its maximal length."""
+        """Make growing pauses; without `rng` each has its maximal length."""
         self._first_s = first_s
         self._most_s = most_s
         self._rng = rng
@@ -23,7 +23,7 @@ class Backoff:
         self.pause_s = max(self.pause_s, min(asked_s, self._most_s))
 
     def next_s(self) -> float:
-        """A random pause has at least half of its maximal length."""
+        """Return the next pause; a random pause has at least half of its maximal length."""
         pause_s = self.pause_s
         self.pause_s = min(2 * pause_s, self._most_s)
         return pause_s if self._rng is None else pause_s * self._rng.uniform(0.5, 1.0)

@@ -66,7 +66,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """Counted like `base_offset`."""
+        """Return the offset after the batch, counted like `base_offset`."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property
@@ -76,7 +76,7 @@ class BatchHeader(NamedTuple):
 
 
 def read_header(data: Buffer, start: int = 0) -> BatchHeader:
-    """The checksum is not checked. Raises `InvalidBatch`."""
+    """Read the header, without the checksum's check. Raises `InvalidBatch`."""
     if len(data) - start < HEADER_BYTES:
         raise InvalidBatch(
             f"a record batch has at least {HEADER_BYTES} bytes, got {len(data) - start}"

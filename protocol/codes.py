@@ -221,7 +221,7 @@ assert set(ERROR_OF) == set(Code) - {Code.OK}
 
 
 def error_for(code: int, what: str) -> OctavoError:
-    """`what` names the request. An unknown number is a peer's fault: `ProtocolError`."""
+    """Make the error for a code; `what` names the request. An unknown code: `ProtocolError`."""
     try:
         return ERROR_OF[Code(code)](what)
     except (ValueError, KeyError):

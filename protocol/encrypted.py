@@ -45,7 +45,7 @@ class NotSealed(Exception):
 
 
 def seal(cipher: Cipher, writer: bytes, ledger_id: int, entry_id: int, payload: bytes) -> bytes:
-    """Never call it twice for an id with the same `writer` (4 bytes) and key."""
+    """Seal a payload; never call it twice for an id with the same `writer` (4 bytes) and key."""
     front = _FRONT.pack(VERSION, writer, entry_id)
     return front + cipher.encrypt(front[1:], payload, _AAD.pack(VERSION, ledger_id, entry_id))
 

@@ -69,7 +69,7 @@ class Entry(NamedTuple):
 
     @property
     def known_lac(self) -> int:
-        """Up to where the ledger was certainly confirmed when this entry was written.
+        """Return up to where the ledger was certainly confirmed when this entry was written.
 
         Its writer could not know that the entry itself is confirmed. Copies by Apache's replicator
         may claim it: ignore that.

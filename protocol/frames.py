@@ -35,7 +35,7 @@ class Flag(enum.IntFlag):
 
     NONE = 0
     FENCE = 0x0001
-    """BookKeeper's DO_FENCING."""
+    """BookKeeper's flag DO_FENCING."""
     RECOVERY_ADD = 0x0002
     """An add that passes the fence."""
     HIGH_PRIORITY = 0x0004
@@ -72,7 +72,7 @@ BATCH_READ = struct.Struct(">IIqqqiq")
 BATCH_ANSWER = struct.Struct(">IIiqqq")
 
 SCRATCH_BYTES_MIN = 4096
-"""With a smaller buffer, ordinary frames would need separate buffers."""
+"""The least size of a read buffer: below it, ordinary frames would need separate buffers."""
 _LARGE_FIRST_BYTES = 65_536
 
 ADD_HEADER = header(Op.ADD)
@@ -87,7 +87,7 @@ def add_prefix(key: bytes, entry_bytes: int, flags: int = 0) -> bytes:
 
 
 def read_request(ledger_id: int, entry_id: int, flags: int = 0, key: bytes = b"") -> bytes:
-    """Entry id −1: the last entry. `key` only with `Flag.FENCE`."""
+    """Encode a read; entry id −1: the last entry. `key` only with `Flag.FENCE`."""
     assert (len(key) == MASTER_KEY_BYTES) == bool(flags & _FENCE)
     return READ.pack(READ.size - 4 + len(key), READ_HEADER | flags, ledger_id, entry_id) + key
 
@@ -97,7 +97,7 @@ def add_answer(code: int, ledger_id: int, entry_id: int) -> bytes:
 
 
 def read_answer(code: int, ledger_id: int, entry_id: int, entry: Buffer = b"") -> bytes:
-    """The ids repeat the request's."""
+    """Encode a read's answer; the ids repeat the request's."""
     front = ANSWER.pack(_ADD_ANSWER_BODY_BYTES + len(entry), READ_HEADER, code, ledger_id, entry_id)
     return b"".join((front, entry)) if entry else front
 
@@ -213,7 +213,7 @@ _TLS_BEGINS = 0x1603
 
 
 def checked_length(length: int, frame_bytes_max: int) -> int:
-    """As in BookKeeper, the bound includes the length field.
+    """Check a frame's length; as in BookKeeper, the bound includes the length field.
 
     Raises `FrameTooLong`, or `ProtocolError` below 4.
     """
@@ -273,7 +273,7 @@ class FrameReceiver:
         return self._large is not None
 
     def get_buffer(self, bytes_max: int = sys.maxsize) -> memoryview:
-        """The buffer is never empty, and valid until `received`."""
+        """Return the buffer to receive into, never empty, and valid until `received`."""
         large = self._large
         if large is not None:
             if self._filled == len(large):
@@ -324,7 +324,7 @@ class FrameReceiver:
         self._tail = b""
 
     def _grow(self, large: bytearray) -> bytearray:
-        """In a new buffer: the transport may still view the old one."""
+        """Move to a larger new buffer: the transport may still view the old one."""
         room = bytearray(min(self._large_bytes, max(_LARGE_FIRST_BYTES, 2 * len(large))))
         room[: len(large)] = large
         self._large = room

@@ -16,7 +16,7 @@ _HOST = re.compile(r"(\[[^\[\]@/?#\\\s]*\]|[^\[\]@/?#\\\s:]*)(:[0-9]*)?")
 
 
 def name_of(host: str) -> str:
-    """In lower case, without port; "no name." if there is none."""
+    """Return the host in lower case, without port; "no name." if there is none."""
     if not _HOST.fullmatch(host):
         return "no name."
     try:

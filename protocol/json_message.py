@@ -28,7 +28,7 @@ _DIGITS = bytes.maketrans(b"123456789", b"000000000")
 _LONG_NUMBER = b"0" * 16
 """Beyond 2^53 many languages lose digits. A match inside a string only adds the text."""
 _PLAIN_FRACTION = re.compile(r"-?(?!0\.0000)(?=[\d.]{3,16}$)(0|[1-9]\d*)\.\d*[1-9]")
-"""At most 15 digits, no exponent: every language writes it alike."""
+"""Numbers with at most 15 digits and no exponent: every language writes them alike."""
 _NESTED_MAX = 100
 """Other readers follow brackets only to some depth."""
 _DEEPER = b"[" * 400, b"]" * 400

@@ -69,7 +69,7 @@ class Piece(NamedTuple):
 
 
 def piece_of(record: Record) -> Piece:
-    """Raises `BrokenBody` if the record is not a piece."""
+    """Decode a piece. Raises `BrokenBody` if the record is not a piece."""
     text = next((text for name, text in record.headers if name == PIECE_HEADER), None) or b""
     upload, _, index = text.decode("utf-8", "replace").rpartition(":")
     if not (index.isascii() and index.isdigit() and len(index) < 10) or record.value is None:
@@ -139,7 +139,7 @@ class Assembler:
         return piece.data
 
     def _check_whole(self) -> None:
-        """Before the last piece is returned, so that no broken body is delivered whole."""
+        """Check the body before the last piece is returned: a broken body stays incomplete."""
         found = (self._size, f"{self._crc:08x}")
         if found != (self._body.size, self._body.crc32c):
             raise BrokenBody(

@@ -75,7 +75,7 @@ class Leased(NamedTuple):
 
 
 def runs_of(offsets: Sequence[int], counts: Mapping[int, int]) -> list[Run]:
-    """`offsets` ascend; `counts` has the earlier deliveries."""
+    """Group ascending offsets by their earlier deliveries, which `counts` has."""
     found: list[Run] = []
     start = end = offsets[0]
     count = counts.get(start, 1)

@@ -17,16 +17,16 @@ MESSAGE_BYTES_MAX = 4 * 1024 * 1024
 """Key, value and headers, as `records.record_bytes` counts; fits an entry with its batch."""
 
 BATCH_RECORDS_MAX = 1_000_000
-"""In a compressed batch: a forged count would use up billions of offsets."""
+"""Records in a compressed batch: a forged count would use up billions of offsets."""
 
 RECORDS_BYTES_MAX = 64 * 1024 * 1024
-"""Of a batch, unpacked: a few bytes of zstd can hide any amount."""
+"""Bytes of an unpacked batch: a few bytes of zstd can hide any amount."""
 
 RECORD_BYTES_MAX = ENTRY_PAYLOAD_BYTES_MAX
-"""In a packed batch: as long as in an unpacked batch."""
+"""Bytes of a record in a packed batch: as many as in an unpacked batch."""
 
 RECORD_HEADERS_MAX = 64 * 1024
-"""Of a record: each costs three objects, and a few bytes can announce many."""
+"""Headers of a record: each costs three objects, and a few bytes can announce many."""
 
 JSON_HEADERS_MAX = 1_000
 
@@ -40,5 +40,5 @@ assert FRAME_BYTES_MAX < 2**31
 
 
 def json_line_bytes_max(message_bytes_max: int) -> int:
-    """Lines of NDJSON are longer: base64 adds a third."""
+    """Return the longest line of NDJSON, which is longer than its message: base64 adds a third."""
     return message_bytes_max * 4 // 3 + 4096

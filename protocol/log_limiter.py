@@ -16,7 +16,7 @@ class LogLimiter:
         """When each subject was last logged, and its events since; oldest first."""
 
     def count(self, now_s: float, subject: str = "") -> int:
-        """`now_s` is of a monotonic clock.
+        """Count an event at `now_s` of a monotonic clock.
 
         Return how many events to log now, this one included; 0: too early.
         """

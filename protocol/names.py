@@ -27,7 +27,7 @@ class InvalidName(OctavoError):
 
 
 def checked_name(what: str, text: str) -> str:
-    """`what` says what the name is for. Raises `InvalidName`."""
+    """Return the name if it is valid; `what` says what it is for. Raises `InvalidName`."""
     if is_name(text):
         return text
     shown = text if len(text) <= _NAME_SHOWN_CHARS else text[:_NAME_SHOWN_CHARS] + "…"

@@ -74,7 +74,7 @@ def as_record(found: OddRecord, delta: int) -> Record:
 
 
 def _bytes(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
-    """Below 0, a length means none, as in the compiled codec."""
+    """Read bytes with their length; a length below 0 means none, as in the compiled codec."""
     size, at = _varint(data, at)
     if size < 0:
         return None, at

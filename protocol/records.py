@@ -44,7 +44,7 @@ _KEYS_REMEMBERED_MAX = 65_536
 
 @cache
 def _codec() -> Any:
-    """The import takes long, and some clients never need it."""
+    """Import the codec on first use: the import takes long, and some clients never need it."""
     from aiokafka.record import default_records
 
     return default_records
@@ -89,7 +89,7 @@ def build_batch(
     base_sequence: int = -1,
     compression: int = Compression.NONE,
 ) -> bytes:
-    """`offset_delta` is ignored.
+    """Encode a batch; `offset_delta` is ignored.
 
     Raises `InvalidBatch` if there are no records, `UnsupportedCompression`.
     """
@@ -169,7 +169,7 @@ def _marked(batch: bytes, attribute: int) -> bytes:
 
 
 def front_of_batch(batch: Buffer, count: int) -> bytes:
-    """For a fork that ends within a batch; without the producer."""
+    """Return the first `count` records without the producer, for a fork that ends in a batch."""
     attributes = read_header(batch).attributes
     kind = attributes & ATTRIBUTE_COMPRESSION
     front = build_gapped_batch(islice(read_records(batch), count), 0, compression=kind)
@@ -271,7 +271,7 @@ def _remembered_hash(key: bytes) -> int:
 
 
 def murmur2(data: bytes) -> int:
-    """Kafka's `Utils.murmur2`: 32 bits, unsigned."""
+    """Hash as Kafka's `Utils.murmur2`: 32 bits, unsigned."""
     length = len(data)
     mixed = 0x9747B28C ^ length
     for word in struct.unpack_from(f"<{length >> 2}I", data):

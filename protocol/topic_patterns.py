@@ -33,7 +33,7 @@ class TopicPattern(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> TopicPattern:
-        """`topic` or `namespace/topic`. Raises `InvalidPattern`."""
+        """Parse `topic` or `namespace/topic`. Raises `InvalidPattern`."""
         namespace, slash, topic = text.rpartition("/")
         found = cls(namespace if slash else _DEFAULT_NAMESPACE, topic)
         if not is_name(found.namespace):
@@ -50,7 +50,7 @@ class TopicPattern(NamedTuple):
         return _WILD.search(self.topic) is not None
 
     def matches(self, topic: str, *, has_letters: bool = False) -> bool:
-        """Takes time linear in the name's length.
+        """Whether the pattern matches the topic; takes time linear in the name's length.
 
         `has_letters`: the topic gets dead letters or retries.
         """

@@ -101,7 +101,7 @@ Request = Add | Read | Call
 
 
 def parse_request(frame: memoryview) -> Request | None:
-    """None: not a v3 request.
+    """Parse a request; None if it is not a v3 request.
 
     An add or read without its body, or of another version, becomes a `Call`.
     """
@@ -144,7 +144,7 @@ def _read(head: bytes, flags: int, read: Any) -> Read:
 
 
 def varint(number: int) -> bytes:
-    """Negative numbers take ten bytes."""
+    """Encode a varint; negative numbers take ten bytes."""
     number &= 0xFFFF_FFFF_FFFF_FFFF
     if number < _VARINT_MORE:
         return bytes((number,))
@@ -185,7 +185,7 @@ def read_answer(
     entry: bytes | None = None,
     lac: int | None = None,
 ) -> bytes:
-    """`lac` is the highest that the bookie knows, if it may be told."""
+    """Encode a read's answer; `lac` is the highest that the bookie knows, if it may be told."""
     status = _STATUS_BYTES[code]
     ids = b"".join((b"\x08", status, b"\x10", varint(ledger_id), b"\x18", varint(entry_id)))
     if entry is not None:
@@ -218,7 +218,7 @@ def start_tls_request(txn_id: int) -> bytes:
 
 
 def start_tls_code(message: bytes) -> Code:
-    """Raises `ProtocolError` for another answer."""
+    """Return the answer's code. Raises `ProtocolError` for another answer."""
     try:
         found = ResponseMessage.FromString(message)
     except DecodeError as error:
@@ -240,5 +240,5 @@ def is_auth(call: Call) -> bool:
 
 
 def auth_answer(head: bytes, code: Code = Code.OK, said: AuthMessage = _NOBODY_ASKED) -> bytes:
-    """By default the answer says that no authentication is required."""
+    """Encode an answer; by default it says that no authentication is required."""
     return answer(head, code, "authResponse", authPluginName=said.plugin, payload=said.payload)

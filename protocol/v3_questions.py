@@ -26,7 +26,7 @@ class V3Answer(NamedTuple):
 def write_lac_request(
     request_id: int, ledger_id: int, lac: int, key: bytes, signed: bytes
 ) -> bytes:
-    """`signed` is the result of `entry.pack_lac`."""
+    """Encode an explicit LAC; `signed` is the result of `entry.pack_lac`."""
     message = _request(Op.WRITE_LAC, request_id)
     body = message.writeLacRequest
     body.ledgerId, body.lac, body.masterKey, body.body = ledger_id, lac, key, signed
@@ -34,7 +34,7 @@ def write_lac_request(
 
 
 def read_lac_request(request_id: int, ledger_id: int) -> bytes:
-    """The last entry's header has a LAC too."""
+    """Ask for the LAC with the last entry, whose header has a LAC too."""
     message = _request(Op.READ_LAC, request_id)
     message.readLacRequest.ledgerId = ledger_id
     return _framed(message)

@@ -21,7 +21,7 @@ _FRONT_BYTES = 112
 """The most bytes before a usual add's entry."""
 _REST_BYTES_MAX = 16
 _RUN_MIN = 16
-"""For fewer frames, a slice for each column costs more."""
+"""The fewest frames of a run: for fewer, a slice for each column costs more."""
 _HEAD_FRONT = b"\x08\x03\x10\x02\x18"
 """Version 3, operation ADD; then the transaction id."""
 _ADD_TAG = b"\xaa\x06"
@@ -54,7 +54,7 @@ class Heads(NamedTuple):
     """The headers lie back to back. A priority is not repeated."""
 
     def answers(self, code: Code, ledger_id: int, first: int) -> bytes:
-        """All entry ids have the same encoded length."""
+        """Encode answers to entries whose ids all have the same encoded length."""
         txn_bytes, one = self.txn_bytes, self.txns[: self.txn_bytes]
         front = _HEAD_FRONT + one
         frame = add_answer(front, code, ledger_id, first)

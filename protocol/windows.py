@@ -46,7 +46,7 @@ _offset = attrgetter("offset")
 
 
 def packing_of(batch: Buffer) -> tuple[BatchHeader, Compression]:
-    """Raises `InvalidBatch` if it is not whole, `UnsupportedCompression`."""
+    """Read header and compression. Raises `InvalidBatch`, `UnsupportedCompression`."""
     header = read_header(batch)
     if header.total_bytes != len(batch):
         raise InvalidBatch(
@@ -61,7 +61,7 @@ class BatchWindows:
     __slots__ = ("_data", "_firsts", "_index", "_position", "_starts", "header")
 
     def __init__(self, header: BatchHeader, data: bytes, start: int = 0) -> None:
-        """`data` from `start` on are the unpacked records."""
+        """Open records in windows; `data` from `start` on are the unpacked records."""
         self.header = header
         self._data = data
         self._firsts = array("I", [0])
@@ -134,7 +134,7 @@ class BatchWindows:
         return first, found
 
     def readable_window(self, index: int) -> tuple[int, list[Record]]:
-        """For readers: a damaged record becomes an empty message that says why."""
+        """Return a window for readers: a damaged record becomes an empty message that says why."""
         try:
             return self.window(index)
         except InvalidBatch:
@@ -144,7 +144,7 @@ class BatchWindows:
             return first, [as_record(one, number) for number, one in enumerate(odd, first)]
 
     def gapped_window(self, index: int) -> tuple[int, list[Record]]:
-        """For a compacted view: `offset_delta` is the stored one."""
+        """Return a window of a compacted view, with the stored `offset_delta`."""
         at = bisect_right(self._firsts, index) - 1
         first = self._firsts[at]
         try:
@@ -199,7 +199,7 @@ class BatchWindows:
             index = first + len(found)
 
     def marked(self) -> Iterable[OddRecord]:
-        """`offset` counts like `base_offset`."""
+        """Yield all records, damaged records marked; `offset` counts like `base_offset`."""
         for number in range(self.windows):
             for one in self._one_by_one(number, marked=True):
                 yield one._replace(offset=one.offset + self.header.base_offset)
@@ -243,7 +243,7 @@ class BatchWindows:
         return after - first
 
     def prove_walked(self) -> Iterator[int]:
-        """After `step` has failed, find the damaged record, if any: raises `InvalidBatch`.
+        """Find the damaged record, if any, after `step` has failed: raises `InvalidBatch`.
 
         A wrong length leads the walk astray, so it fails at a later record. Yields regularly.
         """
@@ -275,7 +275,7 @@ class BatchWindows:
         return DefaultRecordBatch(HEADER.pack(*plain) + self._data[start:end])
 
     def _one_by_one(self, number: int, *, marked: bool = False) -> list[OddRecord]:
-        """For a window that the compiled codec refuses.
+        """Decode a window that the compiled codec refuses, record by record.
 
         A damaged record raises `InvalidBatch`, or is `marked`.
         """
@@ -305,7 +305,7 @@ class BatchWindows:
         return found
 
     def _check_headers(self, index: int, position: int) -> None:
-        """Each header would become three objects."""
+        """Bound the headers, because each would become three objects."""
         data = self._data
         try:
             _, position = _varint(data, position)
@@ -332,7 +332,7 @@ class BatchWindows:
 
 
 def all_records(batch: Buffer) -> list[Any]:
-    """Like `records.open_batch`, with damaged records marked.
+    """Act like `records.open_batch`, with damaged records marked.
 
     If lengths or count are damaged, all are marked. Raises `UnsupportedCompression`; and
     `InvalidBatch` for a damaged compacted view, because only its records hold their offsets.

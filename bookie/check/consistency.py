@@ -45,7 +45,7 @@ class ConsistencyCheck:
         state_path: str,
         progress: Progress = _quiet,
     ) -> None:
-        """`vouched` is the mark's (log id, offset)."""
+        """Compare entry logs, index and states; `vouched` is the mark's (log id, offset)."""
         self._disk = disk
         self._logs = logs
         self._index = index
@@ -123,7 +123,7 @@ class ConsistencyCheck:
         )
 
     def _same(self, run: IndexedExtent, walked: Checked) -> bool:
-        """The index prefers an older copy with the same bytes."""
+        """Whether the copy that the index prefers has the same bytes."""
         record = walked.record
         assert record is not None
         first, last = max(run.first, record.first_entry), min(run.last, record.last_entry)
@@ -226,7 +226,7 @@ def check_at_start(
     vouched: tuple[int, int],
     directory: str,
 ) -> None:
-    """Findings do not stop the start.
+    """Check at a start; findings do not stop it.
 
     Entries in the write cache are in no log yet.
     """

@@ -58,7 +58,7 @@ class _ReadOnlyDisk:
         self.free_bytes, self.descriptors_max = disk.free_bytes, disk.descriptors_max
 
     def open(self, path: str, *, create: bool = False, write: bool = False) -> File:  # noqa: ARG002
-        """Read-only, even when `write` is asked for."""
+        """Open read-only, even when `write` is asked for."""
         if create:
             raise DiskError(f"open {path}: this check creates no files")
         return _SyncedFile(self._disk.open(path))
@@ -127,7 +127,7 @@ class _FolderCheck:
         return report
 
     def _marks(self) -> None:
-        """A start skips bad copies without reporting them."""
+        """Report bad copies of the mark, which a start skips silently."""
         for directory in self._ledgers:
             path = f"{directory}/{MARK_NAME}"
             if not self._disk.exists(path):

@@ -196,7 +196,7 @@ class Scrubber:
         bytes_per_s: int,
         interval_s: float,
     ) -> None:
-        """`vouched` is the mark's (log id, offset); `interval_s` 0: only on request."""
+        """Scrub logs; `vouched` is the mark's (log id, offset); `interval_s` 0: only on request."""
         self._disk = disk
         self._logs = logs
         self._index = index
@@ -216,7 +216,7 @@ class Scrubber:
         self.bytes = 0
 
     async def run(self) -> None:
-        """An error ends a pass, never the bookie."""
+        """Scrub at intervals; an error ends a pass, never the bookie."""
         while True:
             if self._interval_s or self._wanted.is_set():
                 self._wanted.clear()
@@ -272,7 +272,7 @@ class Scrubber:
 
     @property
     def last_pass_age_s(self) -> float:
-        """−1 before the first pass ends."""
+        """Return the last pass's age; −1 before the first pass ends."""
         if self._ended_s is None:
             return -1
         return asyncio.get_running_loop().time() - self._ended_s

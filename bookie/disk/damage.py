@@ -89,7 +89,7 @@ class DamageRegistry:
         *,
         told: bool = True,
     ) -> None:
-        """`clock` gives milliseconds; without `told` nothing is logged."""
+        """Keep findings; `clock` gives milliseconds; without `told` nothing is logged."""
         self._told = told
         self._clock = clock
         self._findings_max = findings_max

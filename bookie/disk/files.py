@@ -59,17 +59,17 @@ class File(Protocol):
         """Return fewer bytes only at the end of the file."""
 
     def uncache(self, offset: int, length: int) -> None:
-        """The next `pread` reads from the device."""
+        """Let the next `pread` read from the device."""
 
     def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int: ...
 
     def preallocate(self, length: int) -> None:
-        """So that later syncs need not change the file's size."""
+        """Reserve room, so that later syncs need not change the file's size."""
 
     def truncate(self, length: int) -> None: ...
 
     def datasync(self) -> None:
-        """Raises `SyncFailed`."""
+        """Make the file's data durable. Raises `SyncFailed`."""
 
     def close(self) -> None: ...
 
@@ -86,23 +86,23 @@ class Disk(Protocol):
     def exists(self, path: str) -> bool: ...
 
     def rename(self, old: str, new: str) -> None:
-        """Atomic; durable only after `sync_directory`."""
+        """Rename atomically; durable only after `sync_directory`."""
 
     def unlink(self, path: str) -> None:
-        """Durable only after `sync_directory`."""
+        """Remove a file; durable only after `sync_directory`."""
 
     def remove_folder(self, path: str) -> None:
         """Remove the folder with the files in it. Durable like `unlink`."""
 
     def sync_directory(self, path: str) -> None:
-        """Raises `SyncFailed`."""
+        """Make the folder's names durable. Raises `SyncFailed`."""
 
     def free_bytes(self, path: str) -> tuple[int, int]: ...
 
     def descriptors_max(self) -> int: ...
 
     def lock(self, path: str) -> File:
-        """Held until closed. Raises `DiskError` naming the holder."""
+        """Lock a file until it is closed. Raises `DiskError`, which names the holder."""
 
 
 _IOV_MAX = 1024
@@ -338,7 +338,7 @@ def replace_file(disk: Disk, path: str, data: Buffer) -> None:
 
 
 def lock_holder(path: str) -> str | None:
-    """For tools that only look. None if no process holds the lock."""
+    """Name the process that holds the lock, if any, for tools that only look."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 async def finished(change: Coroutine[Any, Any, T]) -> T:
-    """A cancellation is raised only after `change` has ended.
+    """Await `change`; a cancellation is raised only after it has ended.
 
     A thread that writes cannot be cancelled: if its caller ended and released its lock, the next
     writer would write the same file at the same time.

@@ -21,7 +21,7 @@ def has_changed(told: int, free: int, total: int) -> bool:
 def disk_is_short(
     measured: Mapping[str, tuple[int, int]], least: int, resume: int, *, write_failed: bool
 ) -> str:
-    """`measured`: (free, all) bytes by folder.
+    """Say why the disk is short; empty if it is not. `measured`: (free, all) bytes by folder.
 
     `write_failed`: a write found no room, whatever the file system says.
     """

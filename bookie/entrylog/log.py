@@ -58,7 +58,7 @@ class EntryLogs:
         log_bytes_max: int,
         open_max: int = 8,
     ) -> None:
-        """The default of `open_max` suits tools, which read log after log."""
+        """Open the logs; the default of `open_max` suits tools, which read log after log."""
         assert directories
         self._disk = disk
         self._directories = tuple(directories)
@@ -125,7 +125,7 @@ class EntryLogs:
             self.roll()
 
     def _cut(self, log_id: int, vouched: int, journaled: bool) -> int:
-        """Durable.
+        """Seal a log where its good records end, durably; return this end.
 
         If the file lost its end before `vouched`, that is damage, and the mark must not move back.
         """
@@ -151,7 +151,7 @@ class EntryLogs:
         return end
 
     def _seal_at(self, file: File, log_id: int, end: int) -> None:
-        """If all records before can be read.
+        """Seal a log at `end` if all records before can be read.
 
         Map and footer are written again: the previous process may have died before the sync.
         """
@@ -194,7 +194,7 @@ class EntryLogs:
         return self._current_id, self._offset
 
     def append(self, runs: Sequence[Extent]) -> list[Location]:
-        """Durable after `sync`. After `DiskFull` nothing was added."""
+        """Append extents, durable after `sync`; after `DiskFull` nothing was added."""
         total = sum(RECORD_BYTES + run.frames_bytes for run in runs)
         if self._current is None or (
             self._offset + total > self._log_bytes_max and self._offset > FILE_HEADER_BYTES
@@ -231,7 +231,7 @@ class EntryLogs:
         self._reserved = wanted
 
     def roll(self) -> None:
-        """The next log is in the folder with most room."""
+        """Begin the next log, in the folder with most room."""
         free = [self._disk.free_bytes(directory)[0] for directory in self._directories]
         directory = self._directories[free.index(max(free))]
         log_id = self._last_id + 1
@@ -269,7 +269,7 @@ class EntryLogs:
         return len(self._open)
 
     def size_of(self, log_id: int) -> int:
-        """Raises `DamagedRead`."""
+        """Return the log's size. Raises `DamagedRead`."""
         try:
             with self._file(log_id) as file:
                 return file.size()
@@ -277,7 +277,7 @@ class EntryLogs:
             raise self._unreadable(error, log_id, 0, 0) from error
 
     def remove(self, log_id: int) -> None:
-        """Durable on return. A read under way looks in the index again."""
+        """Remove a log, durable on return; a read under way looks in the index again."""
         assert log_id < self._current_id
         path = self._paths.pop(log_id)
         try:
@@ -400,7 +400,7 @@ class EntryLogs:
     def scan_all(
         self, log_id: int, offset: int = 0, end: int = 0
     ) -> Iterator[tuple[Record, Location]]:
-        """Raises `BookieIOError` when a record cannot be read.
+        """Yield all records. Raises `BookieIOError` when a record cannot be read.
 
         The mark vouches up to `end`; 0: all records.
         """
@@ -434,7 +434,7 @@ class EntryLogs:
         return size + 1
 
     def scan(self, log_id: int, offset: int = 0) -> Iterator[tuple[Record, Location]]:
-        """Raises `BookieIOError` on a bad file."""
+        """Yield good records. Raises `BookieIOError` on a bad file."""
         its_id = decode_file_header(self.read_bytes(log_id, 0, FILE_HEADER_BYTES))
         if its_id != log_id:
             raise BookieIOError(f"entry log {self.path_of(log_id)}: {its_id}")

@@ -56,7 +56,7 @@ class OpenLogs:
 
     @contextmanager
     def use(self, log_id: int, open_file: Callable[[], File]) -> Iterator[File]:
-        """Without a free descriptor, close idle logs and try again."""
+        """Lend the open log; without a free descriptor, close idle logs and try again."""
         log = self._begin(log_id) or self._opened(log_id, open_file)
         try:
             yield log.file
@@ -99,7 +99,7 @@ class OpenLogs:
             self._close(self._take_idle(self._open_max))
 
     def _take_idle(self, left_max: int) -> list[_OpenLog]:
-        """Least recently used first, until `left_max` are left or all are in use."""
+        """Take out idle logs, least recently used first, until `left_max` are left."""
         with self._lock:
             excess = max(0, len(self._open) - left_max)
             idle = (log_id for log_id, log in self._open.items() if log.is_idle)
@@ -111,7 +111,7 @@ class OpenLogs:
             log.file.close()
 
     def keep_for_writer(self, log_id: int, file: File) -> None:
-        """It stays open until `written`."""
+        """Keep the log open until `written`."""
         with self._lock:
             assert log_id not in self._open
             self._open[log_id] = _OpenLog(file, written=True)

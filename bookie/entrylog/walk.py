@@ -43,7 +43,7 @@ class Step(NamedTuple):
 
 
 class LogWalk:
-    """At a bad header the walk stays until the caller sets `offset`."""
+    """Reads a log's records in order; at a bad header it stays until the caller sets `offset`."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class LogWalk:
         window_bytes: int,
         headers_only: bool = False,
     ) -> None:
-        """After a `DiskError` only the needed bytes are read again; a second error is a fault."""
+        """Walk; after a `DiskError` read only the needed bytes again; a second error is a fault."""
         self.offset = max(start, FILE_HEADER_BYTES)
         self._read = read
         self._log_id = log_id
@@ -105,7 +105,7 @@ class LogWalk:
         return self._fresh(offset, length)
 
     def _fresh(self, offset: int, length: int) -> bytes:
-        """Raises the `DiskError` of the second attempt."""
+        """Read ahead, or after an error only `length`. Raises the second attempt's `DiskError`."""
         try:
             ahead = max(length, min(self._window_bytes, self._end - offset))
             self._base, self._data = offset, self._read(ahead, offset)
@@ -137,7 +137,7 @@ class Checked(NamedTuple):
     record: Record | None
     """None: the contents are unknown."""
     faults: list[Damage]
-    """They name the entries that the record claims to hold."""
+    """The faults name the entries that the record claims to hold."""
 
 
 class LogCheck:
@@ -170,7 +170,7 @@ class LogCheck:
         self._map_fault = DamageKind.LEDGERS_MAP
 
     def step(self, bytes_max: int) -> list[Checked]:
-        """About `bytes_max` bytes.
+        """Walk over about `bytes_max` bytes.
 
         Raises `FileNotFoundError`, and `DiskError` when the file cannot be opened.
         """
@@ -211,7 +211,7 @@ class LogCheck:
         return found
 
     def _sealed_at(self, file: File, size: int) -> int:
-        """0 when no map can be trusted."""
+        """Return where the records of a sealed log end; 0 when no map can be trusted."""
         try:
             found = ledgers_map(partial(_twice, file), size)
         except DiskError:
@@ -235,7 +235,7 @@ class LogCheck:
         return Checked(location, record, self._faults(location, record, frames))
 
     def _faults(self, location: Location, record: Record, frames: bytes) -> list[Damage]:
-        """A fault of the whole record is placed at its beginning."""
+        """Return the record's faults; a fault of all of it is placed at its beginning."""
         found: list[Damage] = []
         for kind, offset, length, first, last in frame_faults(record, frames):
             place = location[1:]

@@ -53,7 +53,7 @@ class Collector:
         short_of_space: Callable[[], bool] = lambda: False,
         free_bytes: Callable[[], int] = lambda: 2**62,
     ) -> None:
-        """`clock` gives wall-clock ms; `free_bytes`: of the folder with the most."""
+        """Collect garbage; `free_bytes`: of the folder with most room; `clock`: wall-clock ms."""
         self._config = config
         self._storage = storage
         self._proofs = proofs
@@ -97,7 +97,7 @@ class Collector:
                     await self.round()
 
     async def round(self) -> None:
-        """Raises only errors after which the bookie must not write."""
+        """Run one round. Raises only errors after which the bookie must not write."""
         loop = asyncio.get_running_loop()
         started_s = loop.time()
         due = self._take_due(started_s)
@@ -219,7 +219,7 @@ class Collector:
             _log.warning("log_not_removed", log=cleared.log_id, reason=cleared.reason)
 
     async def _renew_current(self, due: _Due, rules: Rules) -> None:
-        """Little of the current log is live: the next round may empty it."""
+        """Begin a new log if little of the current log is live: the next round may empty it."""
         ratio = self._config.gc_major_ratio if due.major else self._config.gc_minor_ratio
         current = self.status.newest()
         if not due.minor or current is None or current.why_not or rules.room_bytes <= 0:

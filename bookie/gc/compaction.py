@@ -78,7 +78,7 @@ class Compactor:
         pace: Pace,
         on_fatal: Callable[[BaseException], None],
     ) -> None:
-        """Called when a write fails for another reason than lack of room."""
+        """Compact logs; `on_fatal` is called when a write fails, except for lack of room."""
         self._logs = logs
         self._index = index
         self._checkpointer = checkpointer
@@ -95,14 +95,14 @@ class Compactor:
         """(log id, bytes read, bytes to read) of the pass under way."""
 
     def unsure_deletions(self) -> list[int]:
-        """Deleted in memory, and perhaps not on disk: delete them again."""
+        """Return deletions in memory that are perhaps not on disk: delete these ledgers again."""
         return self._control.unsure_deletions()
 
     async def log_metadata(self, quarantine_left_ms: Mapping[int, int]) -> Counted:
         return await self._log_metadata.take(quarantine_left_ms)
 
     async def renew_current(self) -> None:
-        """So that the current log can be emptied. Raises `DiskFull`."""
+        """Begin a new log, so that the current log can be emptied. Raises `DiskFull`."""
         await self._changing(self._checkpointer.roll())
 
     async def drop_markers(self, before_ms: int, in_logs: Mapping[int, None]) -> int:
@@ -177,7 +177,7 @@ class Compactor:
             raise Kept("the bookie stops")
 
     def _of_live_ledgers(self, found: Iterable[Stored]) -> list[Stored]:
-        """Raises `Kept` when the state of a ledger is uncertain."""
+        """Return the records of live ledgers. Raises `Kept` when a ledger's state is uncertain."""
         kept: list[Stored] = []
         for one in found:
             ledger_id = one.record.ledger_id
@@ -200,7 +200,7 @@ class Compactor:
             await self._pace.spend(copied)
 
     async def _changing(self, work: Awaitable[T]) -> T:
-        """An error is fatal: it is unknown how much was written."""
+        """Await a write; an error is fatal, because it is unknown how much was written."""
         try:
             return await work
         except (DiskFull, BookieIOError, asyncio.CancelledError):

@@ -19,7 +19,7 @@ from octavo.protocol.codes import OctavoError
 
 _LOOKUPS_AT_ONCE = 16
 _LOOKUPS_MAX = 20_000
-"""In a round. `Quarantine.in_turn` decides the order."""
+"""Bounds the lookups of a round; `Quarantine.in_turn` decides the order."""
 
 
 class OtherCluster(OctavoError):
@@ -42,7 +42,7 @@ class DeletionProof:
         self._instance_id = instance_id
 
     async def prove(self, held: Sequence[int]) -> Proven:
-        """Raises a `MetadataError`, or `OtherCluster`."""
+        """Find ledgers whose records are gone. Raises a `MetadataError`, or `OtherCluster`."""
         await self._check_cluster()
         listed = frozenset(await self._ledgers.list())
         missing = [found for found in held if found not in listed]

@@ -56,8 +56,10 @@ class Decision(NamedTuple):
 
 
 def plan(logs: Iterable[LogFacts], rules: Rules) -> list[Decision]:
-    """In the order in which to act: logs with the smallest live share first, because each removed
-    log makes room; kept logs last.
+    """Return decisions in the order in which to act.
+
+    Logs with the smallest live share come first, because each removed log makes room; kept logs
+    come last.
     """
     acts: list[Decision] = []
     kept: list[Decision] = []
@@ -120,7 +122,7 @@ class Quarantine:
         return len(self._since_ms)
 
     def round(self, now_ms: int, gone: Sequence[int], present: Sequence[int]) -> Verdict:
-        """Ledgers in neither list stay as they are.
+        """Take a round's proofs; ledgers in neither list stay as they are.
 
         `now_ms` is when the round's first read began.
         """
@@ -138,7 +140,7 @@ class Quarantine:
         return Verdict(entered, released, confirmed)
 
     def in_turn(self, held: Iterable[int], now_ms: int) -> list[int]:
-        """In the order of looking for records; a round may look for a part.
+        """Order ledgers for the search of records, of which a round may do a part.
 
         First those whose second proof is due, because their deletion frees room; last those still
         in quarantine.

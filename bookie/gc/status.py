@@ -84,7 +84,7 @@ class CollectorStatus:
 
     @property
     def live_bytes(self) -> int:
-        """Frames of ledgers that are not deleted, by the maps."""
+        """Return the bytes of ledgers that are not deleted, by the maps."""
         return sum(log.live_bytes for log in self._logs.values())
 
     def as_json(self, limit: int) -> dict[str, Any]:

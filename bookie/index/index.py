@@ -66,7 +66,7 @@ class LedgerIndex(Protocol):
         """Return extents that hold any of the entries, ascending."""
 
     def all_runs(self) -> Iterator[IndexedExtent]:
-        """Extents put meanwhile may be missing."""
+        """Yield all extents; extents that are put meanwhile may be missing."""
 
     def delete_ledger(self, ledger_id: int) -> None: ...
 
@@ -86,7 +86,7 @@ def cut(old: IndexedExtent, new: IndexedExtent) -> list[IndexedExtent]:
 
 
 def rocks_options() -> Options:
-    """For little memory: three bookies may share a laptop."""
+    """Return options for little memory: three bookies may share a laptop."""
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_write_buffer_size(2 * 1024 * 1024)

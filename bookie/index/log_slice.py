@@ -41,7 +41,7 @@ class LogEnd(NamedTuple):
 
 
 def log_end(logs: EntryLogs, log_id: int) -> LogEnd:
-    """Raises `DamagedRead` when the log cannot be trusted."""
+    """Find the log's end. Raises `DamagedRead` when the log cannot be trusted."""
     path = logs.path_of(log_id)
     header = logs.read_bytes(log_id, 0, FILE_HEADER_BYTES)
     if decode_file_header(header) != log_id:
@@ -68,7 +68,7 @@ def log_end(logs: EntryLogs, log_id: int) -> LogEnd:
 def read_slice(
     logs: EntryLogs, log_id: int, offset: int, end: int, bytes_max: int
 ) -> tuple[list[Stored], int]:
-    """About `bytes_max`, and where the next record begins.
+    """Read about `bytes_max` bytes of records; also return where the next record begins.
 
     Raises `DamagedRead` at the first wrong byte.
     """
@@ -121,7 +121,7 @@ def live_parts(index: LedgerIndex, found: Sequence[Stored]) -> list[Extent]:
 
 
 def cut_frames(one: Stored, first: int, last: int) -> bytes:
-    """Raises `BookieIOError` when header and frames differ."""
+    """Cut the frames of these entries. Raises `BookieIOError` when header and frames differ."""
     record, frames = one.record, one.frames
     start = position = 0
     end = len(frames)

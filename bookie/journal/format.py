@@ -127,7 +127,7 @@ def encode_block_header(
 
 
 def decode_block_header(data: Buffer, start: int, file_id: int, offset: int) -> Block | None:
-    """None if damaged, or written for another place.
+    """Decode a header; None if it is damaged, or written for another place.
 
     `offset` is where `data[start]` lies in the file. The body is not checked.
     """
@@ -158,7 +158,7 @@ def encode_meta(op: MetaOp, ledger_id: int, key: bytes, value: int | None = None
 
 
 def decode_meta(body: Buffer, start: int) -> Meta:
-    """Raises `JournalDamaged`."""
+    """Decode a meta record. Raises `JournalDamaged`."""
     length, head, ledger_id, key = META.unpack_from(body, start)
     try:
         op = MetaOp(head >> 16 & 0xFF)

@@ -44,7 +44,7 @@ Durable = Callable[[BaseException | None], None]
 SPARE = "journal.spare"
 """An old file that is kept to be used again."""
 _GROUP_APPENDS_MAX = 1024
-"""Their callbacks run in a single turn of the loop."""
+"""Bounds a group: its callbacks run in a single turn of the loop."""
 _JOIN_BELOW_BYTES = 4096
 """Joining short buffers costs less than many iovecs."""
 QUANTUM_BYTES = 64 * 1024
@@ -112,7 +112,7 @@ class JournalWriter:
         self._next_has_its_name = False
 
     def write(self, buffers: list[bytes], length: int, sync: bool = True) -> None:
-        """Durable on return, if `sync` is true and syncs are not switched off."""
+        """Write a block; durable on return if `sync` is true and syncs are not switched off."""
         if len(buffers) > 1 and length < _JOIN_BELOW_BYTES * len(buffers):
             buffers = [b"".join(buffers)]
         is_long = self.offset + 2 * BLOCK_HEADER_BYTES + length > self._file_bytes_max
@@ -136,7 +136,7 @@ class JournalWriter:
         self.offset = end
 
     def _reserve_for(self, file: File, end: int) -> None:
-        """Raises `DiskFull` only when `end` does not fit.
+        """Reserve room up to `end` and a margin. Raises `DiskFull` only when `end` does not fit.
 
         If only the margin does not fit, `short_of_space` becomes true. Then ordinary adds are
         refused, so that the reserved room is left for fences and recovery (BookKeeper #208).
@@ -232,7 +232,7 @@ class _Stretch(Generic[T]):
         lane.items.append((item, size))
 
     def next(self) -> tuple[Hashable, _Lane[T]] | None:
-        """The lane whose turn it is; None when nothing waits."""
+        """Return the lane whose turn it is; None when nothing waits."""
         while True:
             turns = self._new or self._old
             if not turns:
@@ -263,7 +263,7 @@ class JournalQueue(Generic[T]):
         return self._count
 
     def push(self, item: T, size: int, lane: Hashable | None) -> None:
-        """Without a lane, the item comes after everything queued so far."""
+        """Queue an item in its lane; without a lane, after everything queued so far."""
         self._count += 1
         if lane is None:
             self._stretches.append((item, size))
@@ -275,7 +275,7 @@ class JournalQueue(Generic[T]):
         last.push(item, size, lane)
 
     def pop(self, bytes_max: int) -> T | None:
-        """None if there is no item, or if it is longer than `bytes_max`."""
+        """Take the next item; None if there is none, or if it is longer than `bytes_max`."""
         while self._stretches:
             first = self._stretches[0]
             if not isinstance(first, _Stretch):
@@ -394,7 +394,7 @@ class Journal:
 
     @property
     def is_behind(self) -> bool:
-        """A deferred append was reported that is not durable yet."""
+        """Whether a deferred append was reported that is not durable yet."""
         return self._dead is None and self._writer.is_behind
 
     async def sync(self) -> None:
@@ -409,7 +409,7 @@ class Journal:
 
     @property
     def short_of_space(self) -> bool:
-        """The disk refused to reserve room: refuse ordinary adds."""
+        """Whether the disk refused to reserve room: refuse ordinary adds."""
         return self._writer.short_of_space
 
     @property
@@ -488,7 +488,7 @@ class Journal:
         return None
 
     def _report(self, group: list[_Append], full: BaseException | None) -> None:
-        """A failed write fails the appends with bytes, a stopped journal all of them."""
+        """Report a group; a failed write fails appends with bytes, a stopped journal all."""
         self.pending_bytes -= sum([item.length for item in group])
         self.pending_buffers -= sum([len(item.buffers) for item in group])
         for item in group:
@@ -502,7 +502,7 @@ class Journal:
 
 
 def journal_of(ledger_id: int, count: int) -> int:
-    """Part of the format: docs/formats/journal.md.
+    """Return the ledger's journal, as the format (docs/formats/journal.md) fixes it.
 
     Ledger ids often come in a pattern (a data ledger, then a state ledger). Multiplication by the
     golden ratio spreads them evenly.

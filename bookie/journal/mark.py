@@ -66,16 +66,16 @@ class Mark:
 
     @property
     def log_position(self) -> tuple[int, int]:
-        """Up to where the mark vouches for the entry logs."""
+        """Return up to where the mark vouches for the entry logs."""
         return self.log_id, self.log_offset
 
     @property
     def state_position(self) -> tuple[int, int]:
-        """Up to where the mark vouches for the ledger state."""
+        """Return up to where the mark vouches for the ledger state."""
         return self.state_id, self.state_offset
 
     def covers(self, other: Mark) -> bool:
-        """At or after `other` in every component, for the same journals."""
+        """Whether this mark is at or after `other` in every component, for the same journals."""
         return (
             len(self.journals) == len(other.journals)
             and all(mine >= its for mine, its in zip(self.journals, other.journals, strict=True))
@@ -96,7 +96,7 @@ def encode_mark(mark: Mark) -> bytes:
 
 
 def decode_mark(data: bytes) -> Mark | None:
-    """None when it is not a good copy.
+    """Decode a copy of the mark; None when it is not a good copy.
 
     Raises `MarkRefused` for a good copy of an unknown version.
     """

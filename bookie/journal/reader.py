@@ -79,10 +79,10 @@ class JournalReader:
         self.end: JournalEnd | None = None
         """Set after the last block; None when there is no file."""
         self.lost: dict[tuple[str, int], Loss] = {}
-        """By path and offset; only with `accept_loss`."""
+        """The accepted losses by path and offset; only with `accept_loss`."""
 
     def is_whole(self) -> bool:
-        """The files hold everything that is not before the mark. Raises `JournalDamaged`.
+        """Whether the files hold everything that is not before the mark. Raises `JournalDamaged`.
 
         False when the mark is lost and the first file is gone, or when a loss was accepted.
         """
@@ -95,7 +95,7 @@ class JournalReader:
         return Position(self.files[0], 0) if self.files else NOWHERE
 
     def survey(self) -> list[Loss]:
-        """If losses are accepted, find all before anything is changed."""
+        """Find all accepted losses before anything is changed."""
         if self._accept_loss:
             for _ in self.blocks():
                 pass
@@ -113,7 +113,7 @@ class JournalReader:
         self.lost.setdefault((path, offset), loss)
 
     def blocks(self) -> Iterator[GoodBlock]:
-        """Every good block after the mark, in order. Raises `JournalDamaged`, `SyncFailed`."""
+        """Yield every good block after the mark. Raises `JournalDamaged`, `SyncFailed`."""
         for file_id in self._files_to_read():
             path = f"{self.directory}/{file_name(file_id)}"
             last = file_id == self.files[-1]
@@ -236,7 +236,7 @@ class JournalReader:
 def block_at(
     file: File, file_id: int, offset: int, body_bytes_max: int = sys.maxsize
 ) -> tuple[Block | None, bytes]:
-    """The header is None when it is damaged.
+    """Read a block; the header is None when it is damaged.
 
     The caller checks the body by `body_is_good`. A body longer than `body_bytes_max` is not read.
     """
@@ -247,7 +247,7 @@ def block_at(
 
 
 def blocks_behind(file: File, file_id: int, start: int, size: int) -> Iterator[Block]:
-    """Every block after `start` that has a good header, whatever lies in between."""
+    """Yield blocks after `start` that have a good header, whatever lies in between."""
     keep = BLOCK_HEADER_BYTES - 1
     position = start + 1
     while position < size:
@@ -264,13 +264,13 @@ def blocks_behind(file: File, file_id: int, start: int, size: int) -> Iterator[B
 
 
 def _later_block(file: File, file_id: int, bad: int, size: int) -> int | None:
-    """The first block written after the bad block was durable."""
+    """Return the first block that was written after the bad block was durable."""
     later = blocks_behind(file, file_id, bad, size)
     return next((block.offset for block in later if block.synced > bad), None)
 
 
 def seal_file(file: File, file_id: int, offset: int) -> None:
-    """Bytes after the END block do not belong to the journal."""
+    """Write an END block; bytes after it do not belong to the journal."""
     file.pwritev([encode_block_header(BlockKind.END, file_id, offset, offset, ())], offset)
     file.datasync()
 
@@ -293,7 +293,7 @@ def records_of(body: bytes) -> Iterator[AddBatch | Meta]:
 
 
 def _next_record(body: bytes, start: int) -> tuple[AddBatch | Meta, int]:
-    """Also return its end. Raises `JournalDamaged`, `struct.error`."""
+    """Decode a record; also return its end. Raises `JournalDamaged`, `struct.error`."""
     length, head = PREFIX.unpack_from(body, start)
     if head >> 16 == _ADD:
         return _next_batch(body, start)

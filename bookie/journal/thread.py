@@ -29,7 +29,7 @@ class JournalThread(Executor):
     def submit(  # type: ignore[override]
         self, call: Callable[..., T], /, *args: Any
     ) -> asyncio.Future[T]:
-        """The future belongs to the running loop.
+        """Queue a call for the thread; the future belongs to the running loop.
 
         A call that is cancelled before its turn is not made. Raises `RuntimeError` after
         `shutdown`.

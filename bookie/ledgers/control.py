@@ -122,7 +122,7 @@ class LedgerControl:
     # Queries
 
     def known(self, ledger_id: int) -> LedgerState:
-        """Without a state, raises `NoSuchLedger` or (in limbo) `UnknownState`."""
+        """Return the ledger's state. Raises `NoSuchLedger` or (in limbo) `UnknownState`."""
         state = self._states.get(ledger_id)
         if state is None:
             self.require_certain(ledger_id, "knows the ledger")
@@ -141,13 +141,13 @@ class LedgerControl:
             )
 
     def sure(self, ledger_id: int, what: str) -> LedgerState:
-        """Like `known`, for answers that lost data could make too low: in limbo `UnknownState`."""
+        """Act as `known`, but refuse in limbo: lost data could make the answer too low."""
         state = self.known(ledger_id)
         self.require_certain(ledger_id, what)
         return state
 
     def last_add_confirmed(self, ledger_id: int, after: int | None = None) -> int:
-        """The highest LAC seen, explicit or in an entry. Raises like `known`.
+        """Return the highest LAC seen, explicit or in an entry. Raises like `known`.
 
         In limbo, only a LAC above `after` is returned.
         """
@@ -245,7 +245,7 @@ class LedgerControl:
             self._unsure_fences.discard(ledger_id)
 
     async def set_explicit_lac(self, ledger_id: int, key: bytes, lac: int) -> None:
-        """Durable on return. Raises like `fence`."""
+        """Store an explicit LAC, durable on return. Raises like `fence`."""
         state = self._authorized(ledger_id, key)
         if lac <= state.explicit_lac:
             return
@@ -269,7 +269,7 @@ class LedgerControl:
             state.lac_body = body
 
     def signed_lac(self, ledger_id: int, last_entry: bytes | None) -> bytes | None:
-        """The explicit LAC with its digest, if any. Raises like `sure`."""
+        """Return the explicit LAC with its digest, if any. Raises like `sure`."""
         state = self.sure(ledger_id, "knew of a later LAC")
         lac = state.explicit_lac
         if lac == INVALID_ENTRY_ID:
@@ -279,7 +279,7 @@ class LedgerControl:
         return state.lac_body
 
     async def delete(self, ledger_id: int, now_ms: int = 0) -> None:
-        """For ever; durable on return. Does nothing for an unknown ledger.
+        """Delete the ledger for ever, durable on return; do nothing if it is unknown.
 
         Raises `ReadOnly` or `BookieIOError` when it is only in memory; the next call journals it
         again.
@@ -302,7 +302,7 @@ class LedgerControl:
             self._unsure_deletions.pop(ledger_id, None)
 
     def unsure_deletions(self) -> list[int]:
-        """Deleted in memory, and perhaps not on disk: delete them again."""
+        """Return deletions in memory that are perhaps not on disk: delete these ledgers again."""
         return list(self._unsure_deletions)
 
     def fate(self, ledger_id: int) -> Fate:
@@ -323,7 +323,7 @@ class LedgerControl:
     def _write(
         self, ledger_id: int, record: bytes, take: Callable[[], None] | None = None
     ) -> asyncio.Future[None]:
-        """Once the record is durable, `take` is called, then the future ends."""
+        """Journal a record; once it is durable, call `take`, then end the future."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(error: BaseException | None) -> None:

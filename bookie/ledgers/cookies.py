@@ -74,7 +74,7 @@ def lock_folders(disk: Disk, folders: Sequence[str]) -> list[File]:
 
 
 def read_cookies(disk: Disk, folders: Sequence[str]) -> dict[str, Cookie | None]:
-    """None where there is no cookie; blocking. Raises `CookieRefused` for a damaged file."""
+    """Read cookies, None where there is none; blocking. Raises `CookieRefused` for damage."""
     found: dict[str, Cookie | None] = {}
     for folder in folders:
         path = f"{folder}/{VERSION_FILE}"
@@ -96,14 +96,14 @@ def read_cookies(disk: Disk, folders: Sequence[str]) -> dict[str, Cookie | None]
 
 
 def write_cookies(disk: Disk, folders: Sequence[str], cookie: Cookie) -> None:
-    """Durable; blocking."""
+    """Write the cookie into the folders; durable, blocking."""
     data = encode_cookie(cookie)
     for folder in folders:
         replace_file(disk, f"{folder}/{VERSION_FILE}", data)
 
 
 def folders_with_data(disk: Disk, folders: Sequence[str]) -> list[str]:
-    """They hold more than a cookie and a lock; blocking."""
+    """Return the folders that hold more than a cookie and a lock; blocking."""
     return [folder for folder in folders if set(disk.list_directory(folder)) - _NOT_DATA]
 
 
@@ -214,7 +214,7 @@ def is_earlier_stamp(folder: str, cookie: Cookie, recorded: Cookie) -> bool:
 
 
 def _is_shorter(cookie: Cookie, longer: Cookie) -> bool:
-    """They differ only in more ledger folders at the end of `longer`."""
+    """Whether they differ only in more ledger folders at the end of `longer`."""
     count = len(cookie.ledger_dirs)
     return (
         count < len(longer.ledger_dirs)

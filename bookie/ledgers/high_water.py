@@ -55,7 +55,7 @@ def encode_high_water(mark: HighWater) -> bytes:
 
 
 def decode_high_water(data: bytes) -> HighWater:
-    """Raises `HighWaterDamaged`, also for an unknown version."""
+    """Decode the file. Raises `HighWaterDamaged`, also for an unknown version."""
     if len(data) < _HEAD.size + _CRC.size:
         raise HighWaterDamaged(f"{len(data)} bytes are too few")
     magic, version, size = _HEAD.unpack_from(data)
@@ -97,7 +97,7 @@ def read_high_water(disk: Disk, directories: Sequence[str]) -> HighWater | None:
 
 
 def write_high_water(disk: Disk, directories: Sequence[str], mark: HighWater) -> None:
-    """Durable; blocking."""
+    """Write the mark into all folders; durable, blocking."""
     data = encode_high_water(mark)
     for directory in directories:
         replace_file(disk, f"{directory}/{NAME}", data)
@@ -108,7 +108,7 @@ def is_older(recorded: HighWater | None, held: HighWater | None) -> bool:
 
 
 def raised(recorded: HighWater | None, held: HighWater | None, stretch: int) -> HighWater:
-    """Above both marks; new ledgers get ids from `stretch` now."""
+    """Return a mark above both; new ledgers get ids from `stretch` now."""
     marks = [mark for mark in (recorded, held) if mark is not None]
     return HighWater(
         max((mark.seen for mark in marks), default=0) + 1,
@@ -117,7 +117,7 @@ def raised(recorded: HighWater | None, held: HighWater | None, stretch: int) -> 
 
 
 class HighWaterMark:
-    """Its calls must not overlap."""
+    """Raises the high-water mark; its calls must not overlap."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class HighWaterMark:
         await self.rise(accept_older=accept_older)
 
     async def rise(self, *, accept_older: bool = False) -> None:
-        """In the store, then on the disks.
+        """Raise the mark in the store, then on the disks.
 
         Raises `MetadataOlder`, and the store's errors: try again later.
         """

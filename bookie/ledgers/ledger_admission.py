@@ -33,11 +33,11 @@ class LedgerAdmission:
         self.on_begin: Callable[[], None] = lambda: None
 
     def ask(self, listing: Listing) -> None:
-        """Before this call, every ledger may begin."""
+        """List ledgers with `listing` from now on; before this call, every ledger may begin."""
         self._list = listing
 
     def may_begin(self, ledger_id: int) -> bool:
-        """If a ledger that is new here may begin, count it."""
+        """Whether a ledger that is new here may begin; if so, count it."""
         if ledger_id in self._listed:
             self._here_and_listed += 1
             self.on_begin()

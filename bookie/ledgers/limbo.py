@@ -64,14 +64,14 @@ class Limbo:
         self.take(record)
 
     def take(self, record: LimboRecord | None) -> None:
-        """None when there is no file."""
+        """Use the record that was read; None when there is no file."""
         self.record = record
         self.unsure_through = record.unsure_through if record is not None else _NOWHERE
         self._whole = frozenset(record.whole) if record is not None else frozenset()
         self._over = record is not None and record.over
 
     def covers(self, ledger_id: int) -> bool:
-        """This bookie may have lost data of the ledger."""
+        """Whether this bookie may have lost data of the ledger."""
         return (
             0 <= ledger_id <= self.unsure_through
             and not self._over
@@ -79,14 +79,14 @@ class Limbo:
         )
 
     def may_have_fenced(self, ledger_id: int, *, known: bool) -> bool:
-        """A fence may be lost; `known`: the ledger has a state here."""
+        """Whether a fence may be lost; `known`: the ledger has a state here."""
         if self._over:
             return not known and 0 <= ledger_id <= self.unsure_through
         return self.covers(ledger_id)
 
     @property
     def unknown_through(self) -> int:
-        """Data may be missing here up to this ledger; −1 for none."""
+        """Return the last ledger of which data may be missing here; −1 for none."""
         return _NOWHERE if self._over else self.unsure_through
 
     @property
@@ -97,7 +97,7 @@ class Limbo:
 def deepened(
     record: LimboRecord | None, unsure_through: int, why: str, now_ms: int, incarnation: str
 ) -> LimboRecord:
-    """After another loss, ledgers that had left limbo are in it again."""
+    """Return the record after another loss: ledgers that had left limbo are in it again."""
     if record is None:
         return LimboRecord(unsure_through, now_ms, why, incarnation)
     bound = max(record.unsure_through, unsure_through)
@@ -125,7 +125,7 @@ def encode_limbo(record: LimboRecord) -> bytes:
 
 
 def decode_limbo(data: bytes) -> LimboRecord:
-    """Raises `LimboDamaged`, also for an unknown version."""
+    """Decode the file. Raises `LimboDamaged`, also for an unknown version."""
     if len(data) < _HEAD.size + _CRC.size:
         raise LimboDamaged(f"{len(data)} bytes are too few")
     magic, version, size = _HEAD.unpack_from(data)
@@ -229,7 +229,7 @@ class LimboFile:
                 await finished(self._replace(vouched(self._limbo.record, ledger_ids)))
 
     async def end(self) -> None:
-        """All ledgers that name this bookie are complete here; durable."""
+        """Leave limbo, durably: all ledgers that name this bookie are complete here."""
         async with self._lock:
             if self._limbo.record is not None:
                 await finished(self._replace(replace(self._limbo.record, over=True)))

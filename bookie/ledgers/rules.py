@@ -57,7 +57,7 @@ class Fate(enum.Enum):
     UNSURE = "unsure"
     """Deleted in memory, and perhaps not on the disk."""
     UNKNOWN = "unknown"
-    """It has no state here, which may be lost: keep its entries."""
+    """The ledger has no state here, which may be lost: keep its entries."""
 
 
 class Likeness(enum.Enum):
@@ -111,7 +111,7 @@ def is_lac_alone(ledger_id: int, lac: int, body: bytes) -> bool:
 
 
 def lac_alone(ledger_id: int, lac: int, entry: bytes) -> bytes | None:
-    """A LAC with a digest of `entry`'s type; None if that needs a password."""
+    """Return a LAC with a digest of `entry`'s type; None if that needs a password."""
     digest = _digest_of(entry)
     if digest is None:
         return None

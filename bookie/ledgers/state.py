@@ -59,7 +59,7 @@ class LedgerState:
         self.deleted = False
         self.explicit_lac = INVALID_ENTRY_ID
         self.lac_body: bytes | None = None
-        """As its writer signed it, if it is signed. Not on the disk."""
+        """The LAC as its writer signed it, if it is signed. Not on the disk."""
         self.lac = INVALID_ENTRY_ID
         self.last_entry = INVALID_ENTRY_ID
         self.reached = INVALID_ENTRY_ID
@@ -74,12 +74,12 @@ class LedgerState:
 
     @property
     def deleted_ms(self) -> int:
-        """Stored in the field of the last entry."""
+        """Return when the ledger was deleted, which is stored in the field of the last entry."""
         return self.last_entry if self.deleted else INVALID_ENTRY_ID
 
     @property
     def last_add_confirmed(self) -> int:
-        """The highest LAC seen, in an entry or explicit."""
+        """Return the highest LAC seen, in an entry or explicit."""
         return max(self.lac, self.explicit_lac)
 
 
@@ -154,7 +154,7 @@ class LedgerStates:
         return ledger_id in self._dirty
 
     def take_dirty(self) -> list[int]:
-        """The returned ledgers count as clean from now on. See `put_back`."""
+        """Return the changed ledgers, which count as clean from now on; see `put_back`."""
         found = sorted(self._dirty)
         self._dirty = set()
         return found
@@ -166,7 +166,7 @@ class LedgerStates:
         return [encode_record(found, self._all[found]) for found in ledger_ids]
 
     def deleted_ids(self, before_ms: int) -> list[int]:
-        """Ascending."""
+        """Return ledgers deleted before `before_ms`, ascending."""
         return sorted(
             found
             for found, state in self._all.items()
@@ -239,7 +239,7 @@ class StateFile:
             file.close()
 
     def append(self, records: list[bytes]) -> None:
-        """Durable on return. Raises `DiskFull`: then nothing was added."""
+        """Append records, durable on return. Raises `DiskFull`: then nothing was added."""
         assert self._file is not None
         block = encode_block(records, self.offset)
         self._file.preallocate(self.offset + len(block))
@@ -268,7 +268,7 @@ class StateFile:
         self._file, self.file_id, self.offset = file, file_id, end
 
     def wants_rewrite(self, ledgers: int) -> bool:
-        """There is no file yet, or most records are stale."""
+        """Whether there is no file yet, or most records are stale."""
         live = ledgers * RECORD.size
         return self._file is None or self.offset > 2 * live + _REWRITE_ABOVE_BYTES
 
@@ -294,7 +294,7 @@ def state_files(disk: Disk, directory: str) -> list[int]:
 
 
 def good_blocks(disk: Disk, directory: str, file_id: int) -> Iterator[tuple[int, LedgerState]]:
-    """Whatever is damaged in between.
+    """Yield the states of all good blocks, whatever is damaged in between.
 
     Raises `LedgerStateDamaged` for an unknown version.
     """
@@ -333,7 +333,7 @@ def _read_block(file: File, offset: int) -> bytes | None:
 
 
 def _refuse_other_version(path: str, front: bytes) -> None:
-    """A good header of an unknown version: the file may hold fences."""
+    """Refuse a good header of an unknown version: the file may hold fences."""
     if len(front) < FILE_HEADER_BYTES or front[: len(MAGIC)] != MAGIC:
         return
     _, version, _, crc = FILE_HEADER.unpack(front)

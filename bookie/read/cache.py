@@ -34,14 +34,14 @@ def _entry_layout(frame_bytes: int) -> struct.Struct:
 
 
 def cut_alike(frames: bytes, start: int, count: int, frame_bytes: int) -> list[bytes]:
-    """The frames have the same length."""
+    """Cut frames that have the same length."""
     end = start + count * frame_bytes
     stretch = memoryview(frames)[start:end]
     return [entry for (entry,) in _entry_layout(frame_bytes).iter_unpack(stretch)]
 
 
 def _all_alike(frames: bytes, ledger_id: int) -> range | None:
-    """The frames' offsets if all have one length and consecutive ids."""
+    """Return the frames' offsets if all have one length and consecutive ids."""
     if len(frames) < ADD_IDS.size:
         return None
     length, _, _, its_ledger, first = ADD_IDS.unpack_from(frames, 0)
@@ -58,13 +58,13 @@ class CachedExtent:
     __slots__ = ("bytes", "end", "first", "frames", "is_ahead", "last", "ledger_id", "offsets")
 
     def __init__(self, ledger_id: int, first: int, last: int, frames: bytes) -> None:
-        """`frames` may hold more. Raises `BookieIOError`."""
+        """Cache entries of `frames`, which may hold more. Raises `BookieIOError`."""
         self.ledger_id = ledger_id
         self.first = first
         self.last = last
         self.frames = frames
         self.is_ahead = False
-        """It was read ahead and no reader has asked for it yet."""
+        """Whether the extent was read ahead and no reader has asked for it yet."""
         self.offsets: Sequence[int]
         alike = _all_alike(frames, ledger_id)
         skipped = first - ADD_IDS.unpack_from(frames, 0)[4] if alike else 0
@@ -122,7 +122,7 @@ class ReadCache:
         self._ahead_bytes = (stats or ReadStats()).ahead_bytes
 
     def find(self, ledger_id: int, entry_id: int) -> CachedExtent | None:
-        """A found extent counts as used."""
+        """Return the extent that holds the entry, and count it as used."""
         firsts = self._firsts.get(ledger_id)
         if firsts is None:
             return None
@@ -140,7 +140,7 @@ class ReadCache:
         return run
 
     def passed(self, run: CachedExtent) -> None:
-        """A reader has finished this extent: drop it first."""
+        """Drop this extent first: a reader has finished it."""
         key = (run.ledger_id, run.first)
         if self._runs.get(key) is run:
             self._runs.move_to_end(key, last=False)

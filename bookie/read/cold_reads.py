@@ -106,7 +106,7 @@ class ColdReads:
         return "" if self._flights and self._burst.is_there else "reads wait, and a thread is free"
 
     def index_changed(self) -> None:
-        """A flush ended: earlier reads may have found older copies."""
+        """Note that a flush ended: earlier reads may have found older copies."""
         self._epoch += 1
 
     async def run_with(
@@ -221,7 +221,7 @@ class ColdReads:
         self._start()
 
     def _read(self, ledger_id: int, entry_id: int, ahead: int) -> list[CachedExtent]:
-        """After damage look the entry up and read again, without read-ahead."""
+        """Read; after damage look the entry up and read again, without read-ahead."""
         failed: Damage | None = None
         while True:
             try:

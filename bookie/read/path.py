@@ -37,7 +37,7 @@ class _Sought:
         self.size = 0
 
     def take(self, source: Piece | CachedExtent, last: int) -> bool:
-        """Up to `last` and the bounds; return whether a bound was met."""
+        """Take entries up to `last` and the bounds; return whether a bound was met."""
         base, offsets = (
             (source.first, source.offsets)
             if isinstance(source, CachedExtent)
@@ -57,7 +57,7 @@ class _Sought:
         return len(self.entries) >= self.count_max
 
     def _take_alike(self, frames: bytes, offsets: range, base: int, last: int) -> bool:
-        """For frames of the same length: no Python code runs for each entry."""
+        """Take frames of the same length, without Python code for each entry."""
         cost = offsets.step - ADD_PREFIX_BYTES + LENGTH.size
         fitting = (self.bytes_max - self.size) // cost
         count = min(self.count_max - len(self.entries), max(fitting, 0 if self.entries else 1))
@@ -102,7 +102,7 @@ class ReadPath:
     def read_now(
         self, ledger_id: int, first: int, count_max: int, bytes_max: int
     ) -> list[bytes] | None:
-        """Like `read_many`; None if it would wait. `first` −1: the last entry."""
+        """Act as `read_many`; None if it would wait. `first` −1: the last entry."""
         if first == INVALID_ENTRY_ID:
             first = self._control.last_entry(ledger_id)
         self._control.known(ledger_id)
@@ -113,7 +113,7 @@ class ReadPath:
         return None
 
     async def read(self, ledger_id: int, entry_id: int, *, urgent: bool = False) -> bytes:
-        """−1 asks for the last entry.
+        """Return an entry; −1 asks for the last entry.
 
         Raises `NoSuchLedger`, `NoSuchEntry`; `BookieIOError`, `UnknownState` if it cannot tell.
         """
@@ -167,7 +167,7 @@ class ReadPath:
         return sought.entries
 
     def _gather(self, sought: _Sought) -> bool:
-        """From the caches; return whether a bound or the ledger's end was reached."""
+        """Gather from the caches; return whether a bound or the ledger's end was reached."""
         ledger_id = sought.ledger_id
         while sought.next_entry >= 0:
             where = "write_cache"
@@ -184,7 +184,7 @@ class ReadPath:
         return False
 
     def _is_behind(self, ledger_id: int, entry_id: int) -> bool:
-        """Surely above the last entry that this bookie has.
+        """Whether the entry is surely above the last entry that this bookie has.
 
         So a reader that follows a ledger's end never needs the index.
         """
@@ -200,7 +200,7 @@ class ReadPath:
         return bound_met
 
     async def _wait_for_room(self) -> None:
-        """Raises `TooManyRequests` when that takes too long."""
+        """Wait until answers have room. Raises `TooManyRequests` when that takes too long."""
         deadline = asyncio.get_running_loop().time() + self._cold.wait_s_max
         while self._answers.is_spent:
             room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -239,6 +239,6 @@ class ReadPath:
             self._listing.release()
 
     async def held(self, ledger_id: int) -> list[tuple[int, int]]:
-        """Also for unknown ledgers and in limbo: entries may be missing."""
+        """Return the entries here, also for unknown ledgers; in limbo some may be missing."""
         cached = self._write_cache.intervals(ledger_id)
         return joined(cached + await self._cold.intervals(ledger_id))

@@ -45,7 +45,7 @@ class Opened:
     index: LedgerIndex
     journals: list[JournalReader]
     losses: list[Loss]
-    """This bookie can no longer vouch for them; only if losses are accepted."""
+    """Losses that were accepted: this bookie can no longer vouch for these ledgers."""
 
 
 async def open_files(
@@ -152,7 +152,7 @@ class _Flushes:
         self._running: asyncio.Task[Mark] | None = None
 
     async def begin(self, ends: tuple[Position, ...]) -> None:
-        """Everything put so far, up to `ends`. Raises the errors of `end`."""
+        """Begin to flush everything put so far, up to `ends`. Raises the errors of `end`."""
         await self.end()
         run = self._checkpointer.run(lambda: ends, _flushed)
         self._running = asyncio.create_task(run, name="replay flush")
@@ -195,7 +195,7 @@ async def begin_journals(
 
 
 def _flushed(_: Memtable) -> None:
-    """There are no readers yet."""
+    """Do nothing: there are no readers yet."""
 
 
 def _look(flush: asyncio.Task[Mark]) -> None:
@@ -208,7 +208,7 @@ def _next_block(blocks: Iterator[GoodBlock]) -> GoodBlock | None:
 
 
 def make_folders(disk: Disk, directories: Sequence[str]) -> None:
-    """The caller holds the locks, if another process could use the folders.
+    """Make the folders; the caller holds their locks, if another process could use them.
 
     Sync them: if an earlier process died here, their names may be only in the page cache.
     """
@@ -235,7 +235,7 @@ def indexed_up_to(
 def cut_logs(
     logs: EntryLogs, end: tuple[int, int], losses: list[Loss] | None, *, journaled: bool
 ) -> None:
-    """Raises `EntryLogMissing`, unless losses are accepted."""
+    """Cut logs after `end`. Raises `EntryLogMissing`, unless losses are accepted."""
     try:
         logs.cut_abandoned(end, journaled)
     except EntryLogMissing as error:

@@ -32,7 +32,10 @@ def load_states(
     states: LedgerStates,
     losses: list[Loss] | None = None,
 ) -> tuple[Mark | None, StateFile]:
-    """Raises `LedgerStateDamaged`, unless losses are accepted: then it is added to `losses`."""
+    """Load the mark and the ledgers' states. Raises `LedgerStateDamaged`.
+
+    If losses are accepted, add the damage to `losses` instead.
+    """
     mark = read_mark(disk, directories)
     state_file = StateFile(disk, directories[0])
     position = None if mark is None else (mark.state_id, mark.state_offset)

@@ -45,7 +45,7 @@ class Caller:
         counted: Counter,
         on_rights: Callable[[Rights | None], None],
     ) -> None:
-        """`on_rights` is called now, and whenever the rights change."""
+        """Watch a caller; `on_rights` is called now, and whenever the rights change."""
         self._guard = guard
         self._refusals = refusals
         self._counted = counted
@@ -117,7 +117,7 @@ class Caller:
             self._let_go()
 
     def doubt(self) -> None:
-        """A certificate may be revoked, its owner or a reader disabled."""
+        """Check again: a certificate may be revoked, its owner or a reader disabled."""
         if self._certificate is None:
             self.judge()
         elif self._looking is None:
@@ -198,7 +198,7 @@ class Caller:
 
 
 def _hold_nothing(_: bool) -> None:
-    """The connection keeps its old rights during a repeated check."""
+    """Keep the connection's old rights during a repeated check."""
 
 
 def _nobody() -> None: ...

@@ -101,7 +101,7 @@ class Answers:
         self._frames.append(frame)
 
     def acked_range(self, ledger_id: int, first: int, last: int) -> None:
-        """A range that continues the previous one extends it."""
+        """Count a stored range; if it continues the previous range, extend that."""
         if ledger_id == self._ledger_id and first == self._last + 1:
             self._last = last
             return
@@ -219,7 +219,7 @@ class Connection(asyncio.BufferedProtocol):
             self._give_up(error)
 
     def eof_received(self) -> bool:
-        """The peer still gets the answers under way."""
+        """End after the answers under way: the peer still gets them."""
         self._closing = True
         self._in_flight.end_waits()
         self.flow.pauses |= Pause.STOPPING
@@ -516,7 +516,7 @@ class Connection(asyncio.BufferedProtocol):
     def _without_excess(
         self, batches: list[tuple[int, AddBatch]], refuse: Done
     ) -> Iterator[tuple[int, AddBatch]]:
-        """Memory has no room; the adds of recoveries have more."""
+        """Yield batches that memory has room for, and refuse the others; recoveries have more."""
         for flags, batch in batches:
             if flags & _HIGH_PRIORITY and self._storage.pressure.has_room_for_recovery:
                 yield flags, batch
@@ -549,7 +549,7 @@ class Connection(asyncio.BufferedProtocol):
             self._added(refused, extended=True)
 
     def _added(self, results: Sequence[tuple[AddBatch, Code]], *, extended: bool = False) -> None:
-        """One v2 answer for each entry.
+        """Send one v2 answer for each entry.
 
         `extended`: the client knows UNKNOWN_STATE.
         """
@@ -588,7 +588,7 @@ class Connection(asyncio.BufferedProtocol):
             self.flow.resume(Pause.ADDS)
 
     def _refuse(self, refused: list[Refused]) -> None:
-        """They are damaged or name no entry: count and log them."""
+        """Count, log and refuse adds that are damaged or name no entry."""
         self._metrics.adds_refused.labels(Code.BAD_REQUEST.name).inc(len(refused))
         for add in refused:
             self._answer(add_answers(Code.BAD_REQUEST, add.ledger_id, add.entry_id, 1))
@@ -610,7 +610,7 @@ class Connection(asyncio.BufferedProtocol):
     # Answers
 
     def _answered(self, error: BaseException | None) -> None:
-        """A read or an extension request has ended, perhaps by an error."""
+        """Note that a read or an extension request has ended, perhaps by an error."""
         if error is not None:
             log.error("connection_failed", peer=self.flow.peer, error=repr(error), exc_info=error)
             self.abort()

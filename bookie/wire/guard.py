@@ -37,7 +37,7 @@ class KnowsCallers(Authenticates, Protocol):
     def on_change(self, listener: Callable[[], None]) -> None: ...
 
     def lapsed(self, identity: Identity, standing: Standing) -> str:
-        """Why `standing` no longer proves `identity`; empty when it does."""
+        """Say why `standing` no longer proves `identity`; empty when it does."""
 
 
 class Guard:
@@ -47,7 +47,7 @@ class Guard:
         clock: Callable[[], int],
         authenticates: KnowsCallers | None = None,
     ) -> None:
-        """`clock` gives milliseconds since 1970.
+        """Decide about callers; `clock` gives milliseconds since 1970.
 
         Without `authenticates` only nodes can prove who they are.
         """
@@ -59,7 +59,7 @@ class Guard:
         self.authority = Authority(store)
 
     async def start(self, bookie_id: str) -> None:
-        """Nodes' tokens must name `bookie_id`.
+        """Start; nodes' tokens must name `bookie_id`.
 
         Raises `MetadataUnavailable`, `BadRecord`.
         """
@@ -68,7 +68,7 @@ class Guard:
         await self.authority.start()
 
     async def close(self) -> None:
-        """May be called twice."""
+        """Stop; a second call does nothing."""
         await self.authority.close()
 
     @property
@@ -76,11 +76,11 @@ class Guard:
         return self.authority.secured
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """The rights of any caller may have changed."""
+        """Call `listener` when the rights of any caller may have changed."""
         self.authority.on_change(listener)
 
     def on_doubt(self, listener: Callable[[], None]) -> None:
-        """Certificates and readers' tokens must be checked again."""
+        """Call `listener` when certificates and readers' tokens must be checked again."""
         if self._authenticates is not None:
             self._authenticates.on_change(listener)
 
@@ -119,12 +119,12 @@ class Guard:
         return await self._authenticates.identify(shown)
 
     def seconds_left(self, proof: Proof) -> float | None:
-        """None when the proof has no end."""
+        """Return how long the proof is valid; None when it has no end."""
         end_s = proof.identity.expires_at_s
         return None if end_s is None else max(0.0, end_s - self._clock() / 1000)
 
     def rights(self, proof: Proof | None) -> Rights | None:
-        """None means everything."""
+        """Return the caller's rights; None means everything."""
         if not self.secured:
             return None
         if proof is None or self.seconds_left(proof) == 0.0:

@@ -72,18 +72,18 @@ class InFlight:
         return not self._tasks and not self._waiting
 
     def read(self, request: Read) -> None:
-        """In its turn, or at once if its flags say so."""
+        """Answer a read in its turn, or at once if its flags say so."""
         if isinstance(request, v3.Read) and request.waits:
             self._wait(request)
         else:
             self._take(request, request.ledger_id, at_once=bool(request.flags & AT_ONCE))
 
     def call(self, request: v3.Call) -> None:
-        """A v3 request that is neither a read nor an add."""
+        """Answer a v3 request that is neither a read nor an add."""
         self._take(request, -1, at_once=True)
 
     def extension(self, request: Request) -> None:
-        """Raises `ProtocolError` for a frame that is only an answer."""
+        """Answer an extension request. Raises `ProtocolError` if the frame is an answer."""
         if request.op is Op.ADDED:
             raise ProtocolError("ADDED is an answer, never a request")
         if request.op is Op.WAIT_LAC:
@@ -117,7 +117,7 @@ class InFlight:
                 self._scheduler.join(self)
 
     def hold(self) -> None:
-        """The peer does not take its answers: begin no plain read."""
+        """Begin no plain read: the peer does not take its answers."""
         self._held = True
         self._scheduler.leave(self)
 
@@ -127,7 +127,7 @@ class InFlight:
             self._scheduler.join(self)
 
     def end_waits(self) -> None:
-        """The peer sends no more: cancel the long polls."""
+        """Cancel the long polls: the peer sends no more."""
         for wait in self._waits:
             wait.cancel()
 

@@ -34,7 +34,7 @@ class Listener:
 
     @classmethod
     async def bind(cls, host: str, port: int) -> Listener:
-        """0 means any free port. Raises `ListenFailed`."""
+        """Bind a port; 0 means any free port. Raises `ListenFailed`."""
         line = _Line()
         try:
             sockets = await asyncio.get_running_loop().create_server(
@@ -45,7 +45,7 @@ class Listener:
         return cls(host, int(sockets.sockets[0].getsockname()[1]), sockets, line)
 
     async def serve(self, protocol: Callable[[], asyncio.BaseProtocol]) -> None:
-        """Raises `ListenFailed`: a bound port can still turn out to be taken."""
+        """Accept connections. Raises `ListenFailed`: a bound port may still be taken."""
         self._line.protocol = protocol
         try:
             await self._sockets.start_serving()
@@ -57,7 +57,7 @@ class Listener:
 
 
 class _Line:
-    """Before `serve`, connections get a protocol that does nothing."""
+    """Gives connections that come before `serve` a protocol that does nothing."""
 
     def __init__(self) -> None:
         self.protocol: Callable[[], asyncio.BaseProtocol] = asyncio.Protocol
@@ -75,7 +75,7 @@ class SecureListener:
 
     @classmethod
     async def bind(cls, host: str, port: int, certificates: Certificates) -> SecureListener:
-        """0 means any free port. Raises `ListenFailed`."""
+        """Bind a port; 0 means any free port. Raises `ListenFailed`."""
         try:
             bound = await TlsListener.bind(host, port, certificates)
         except OSError as error:
@@ -83,7 +83,7 @@ class SecureListener:
         return cls(host, bound, certificates)
 
     async def serve(self, protocol: Callable[[], asyncio.BaseProtocol]) -> None:
-        """Raises `ListenFailed`, as `Listener.serve`."""
+        """Accept connections. Raises `ListenFailed`, as `Listener.serve`."""
         try:
             await self._port.serve(protocol, StartTls(self._certificates, protocol).take)
         except OSError as error:

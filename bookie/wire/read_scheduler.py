@@ -41,7 +41,7 @@ class ReadScheduler:
         self._wait_s_max = wait_ms_max / 1000
         self._loop = asyncio.get_running_loop()
         self._ready: dict[Member, float] = {}
-        """Since when a connection waits for a turn, in the order of turns."""
+        """Connections that wait for a turn, in the order of turns, and since when."""
         self._blocked: dict[Member, float] = {}
         """Connections that wait for a task, and since when."""
         self._turn_due = False
@@ -69,7 +69,7 @@ class ReadScheduler:
         return "connections wait for a task, and one is free" if waits else ""
 
     def is_full(self, *, urgent: bool) -> bool:
-        """Urgent requests have twice the room."""
+        """Whether no more requests may wait; urgent requests have twice the room."""
         return self.waiting >= (2 * self._waiting_max if urgent else self._waiting_max)
 
     @property

@@ -47,14 +47,14 @@ AT_ONCE = int(Flag.FENCE | Flag.HIGH_PRIORITY)
 """Recovery's reads do not wait for other reads."""
 _UNKNOWN_STATE = int(Flag.UNKNOWN_STATE)
 Read = ReadRequest | BatchReadRequest | v3.Read
-"""They wait for their turn and are answered with entries."""
+"""Requests that wait for their turn and are answered with entries."""
 
 _COMPARED_MAX = 100
 """Entries that a single FETCH_COPIES may have compared."""
 
 
 def v2_code(code: Code, flags: int = 0) -> Code:
-    """UNKNOWN_STATE (107) only for clients that know it, by a flag.
+    """Return UNKNOWN_STATE (107) only for clients that know it, by a flag.
 
     Others get IO, which also means that the entry may exist.
     """
@@ -71,7 +71,7 @@ class Poll(NamedTuple):
 
 
 def poll_of(request: Request | v3.Read) -> Poll:
-    """Raises `BadRequest` if the body does not say it."""
+    """Return what a long poll waits for. Raises `BadRequest` if the body does not say it."""
     if isinstance(request, v3.Read):
         after = -1 if request.previous_lac is None else request.previous_lac
         timeout_ms = LONG_POLL_MS_MAX if request.timeout_ms is None else request.timeout_ms
@@ -131,7 +131,7 @@ class Requests:
         return self._answer(request, code, entries, since)
 
     async def read(self, request: ReadRequest | v3.Read, since: float | None = None) -> bytes:
-        """It arrived at `since`; with the fence flag, fence first."""
+        """Answer a read that arrived at `since`; with the fence flag, fence first."""
         if since is None:
             since = asyncio.get_running_loop().time()
         entries: list[bytes] = []
@@ -212,7 +212,7 @@ class Requests:
         )
 
     def _lac_known(self, ledger_id: int) -> int | None:
-        """To send with a read's answer; None when it is uncertain."""
+        """Return the LAC to send with a read's answer; None when it is uncertain."""
         try:
             return self._storage.control.last_add_confirmed(ledger_id)
         except BookieError:
@@ -284,7 +284,7 @@ class Requests:
                 raise ProtocolError(f"{request.op.name} is not a request")
 
     async def _lac(self, ledger_id: int, within: EntryRange) -> dict[str, Any]:
-        """A caller limited to a range gets only the LAC, at most the range's end."""
+        """Answer with the LAC; a caller limited to a range learns at most the range's end."""
         lac = self._storage.control.last_add_confirmed(ledger_id)
         answer: dict[str, Any] = {"lac": min(lac, within.last)}
         if within == WHOLE:
@@ -320,7 +320,7 @@ class Requests:
         return lac <= poll.after and poll.timeout_ms > 0
 
     async def wait_lac(self, poll: Poll) -> int:
-        """Until the LAC is above `poll.after` or the time is over."""
+        """Wait until the LAC is above `poll.after` or the time is over."""
         control = self._storage.control
         if self._must_wait(poll):
             watch = control.watch_lac(poll.ledger_id, poll.after)
@@ -333,7 +333,7 @@ class Requests:
         return control.last_add_confirmed(poll.ledger_id, poll.after)
 
     async def entry_after(self, ledger_id: int, after: int) -> bytes | None:
-        """So that a tailing reader needs a single round trip; None when it is not here."""
+        """Return the next entry if it is here: a tailing reader needs a single round trip."""
         try:
             return await self._storage.reads.read(ledger_id, after + 1)
         except BookieError as error:

@@ -110,14 +110,14 @@ def reader_of(ledgers: Mapping[int, EntryRange]) -> Rights:
 
 
 def rights_of(*needs: Need) -> Rights | None:
-    """To do `needs` with all ledgers; None when these are all rights."""
+    """Return rights to do `needs` with all ledgers; None when these are all rights."""
     if set(needs) >= {Need.READ, Need.WRITE, Need.ADMIN}:
         return None
     return Rights(frozenset({Need.NOTHING, Need.KNOWN}).union(needs)) if needs else STRANGER
 
 
 def _within(request: Request, entries: EntryRange) -> Request | None:
-    """None when it asks only for other entries, or cannot be answered in part."""
+    """Narrow a request; None when it asks only for other entries, or cannot be split."""
     if isinstance(request, BatchReadRequest):
         if not entries.has(request.start_entry):
             return None

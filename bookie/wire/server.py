@@ -45,7 +45,7 @@ class BookieServer:
         node_info: Callable[[], dict[str, Any]],
         guard: Guard | None = None,
     ) -> None:
-        """Without `guard` every caller may do everything."""
+        """Serve a bookie's port; without `guard` every caller may do everything."""
         self.config = config
         self.guard = guard
         self.storage = storage
@@ -69,7 +69,7 @@ class BookieServer:
             wait_ms_max=config.read_wait_ms_max,
         )
         self.frames = FrameRoom(config.receive_bytes_max)
-        """For frames that have arrived in part, of all connections."""
+        """The room for frames that have arrived in part, of all connections."""
         self.turns = Turns()
         """Requests handled in a turn of the loop, of all connections."""
         self.refusals = LogLimiter()
@@ -82,7 +82,7 @@ class BookieServer:
         self._listener = listener
 
     async def start(self) -> None:
-        """Raises `ListenFailed`."""
+        """Accept connections. Raises `ListenFailed`."""
         self.storage.pressure.on_change(self._on_pressure)
         if self.guard is not None:
             self.guard.on_change(self._on_policy)
@@ -91,7 +91,7 @@ class BookieServer:
         self._look_after()
 
     async def stop(self, timeout_s: float) -> None:
-        """For at most `timeout_s`, answer the requests that were read; then close everything."""
+        """Answer, for at most `timeout_s`, the requests that were read; then close everything."""
         self._stopping = True
         self._listener.close()
         self.requests.stop()
@@ -114,7 +114,7 @@ class BookieServer:
             connection.abort()
 
     def admit(self, connection: Connection, transport: asyncio.Transport) -> bool:
-        """False when there are too many or the server stops."""
+        """Count a new connection; False when there are too many or the server stops."""
         if self._stopping:
             return False
         if len(self._connections) >= self.config.connections_max:
@@ -134,7 +134,7 @@ class BookieServer:
 
     @property
     def pressure(self) -> Pressure:
-        """How far the storage is behind: decides which writers are not read."""
+        """Return how far the storage is behind: this decides which writers are not read."""
         return self.storage.pressure.level
 
     def memory(self) -> dict[str, tuple[int, int]]:
@@ -161,7 +161,7 @@ class BookieServer:
         return Caller(self.guard, self.strangers, self.metrics.unauthorized, on_rights)
 
     def _on_policy(self) -> None:
-        """The policy has changed: check the rights of all peers."""
+        """Check the rights of all peers: the policy has changed."""
         for connection in tuple(self._connections):
             connection.judge()
 
@@ -170,7 +170,7 @@ class BookieServer:
             connection.doubt()
 
     def _look_after(self) -> None:
-        """While memory is short, cut off clients that hold it without progress."""
+        """Cut off clients that hold memory without progress while it is short."""
         if self._stopping:
             return
         loop = asyncio.get_running_loop()
@@ -182,7 +182,7 @@ class BookieServer:
 
 
 def _keep_alive(transport: asyncio.Transport, idle_s: int) -> None:
-    """TCP detects a peer that vanished; a simulated transport has no socket."""
+    """Let TCP detect a peer that vanished; a simulated transport has no socket."""
     sock = transport.get_extra_info("socket")
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return

@@ -18,7 +18,7 @@ from octavo.protocol.v3_runs import Heads, take_run
 
 
 class V3Batch(NamedTuple):
-    """With the flags of its adds, and their requests' headers."""
+    """A batch with the flags of its adds, and their requests' headers."""
 
     flags: int
     batch: AddBatch
@@ -52,7 +52,7 @@ class Gathering:
         self._open: _OpenBatch | None = None
 
     def take(self, data: memoryview, start: int, following: int) -> int:
-        """From the whole frame `data[start:following]` on; return their end.
+        """Take usual adds from the whole frame `data[start:following]` on; return their end.
 
         Returns `start` when that frame is no usual add.
         """

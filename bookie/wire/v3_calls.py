@@ -48,7 +48,7 @@ class V3Calls:
         self._body_bytes_max = frame_bytes_max - FRAME_OVERHEAD_BYTES
 
     async def call(self, call: v3.Call) -> bytes:
-        """BAD_REQUEST for an unknown operation, as Apache's bookies do."""
+        """Answer a call; an unknown operation gets BAD_REQUEST, as from Apache's bookies."""
         if call.op == v3.Op.AUTH and call.version == v3.VERSION:
             return v3.auth_answer(call.head)
         served = _SERVED.get(call.op)

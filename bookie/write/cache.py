@@ -18,7 +18,7 @@ from octavo.protocol.frames import ADD_PREFIX_BYTES
 
 _NEVER = 2**63
 _RUN_OVERHEAD_BYTES = 320
-"""In addition to a batch's frames: batch, piece, list slots."""
+"""The bytes that a batch costs in addition to its frames: batch, piece, list slots."""
 _OFFSET_BYTES = {range: 0, array: 4, list: 36}
 _SMALL_BYTES = 1024
 _JOIN_RUNS = 64
@@ -68,7 +68,7 @@ class IntervalMap:
         self.pieces: list[Piece] = []
 
     def put(self, batch: AddBatch) -> int:
-        """Over older entries of the same ids; return the bytes that this costs."""
+        """Put a batch over older entries of the same ids; return the bytes that this costs."""
         first, last = batch.first_entry, batch.first_entry + batch.count - 1
         pieces = self.pieces
         if pieces and first <= pieces[-1].last:
@@ -133,7 +133,7 @@ class IntervalMap:
         return None
 
     def first_after(self, entry_id: int) -> int:
-        """A huge number when there is no piece above `entry_id`."""
+        """Return the first entry above `entry_id`; a huge number when there is none."""
         index = bisect_right(self._firsts, entry_id)
         return self._firsts[index] if index < len(self._firsts) else _NEVER
 
@@ -181,7 +181,7 @@ class WriteCache:
         return self.flushing
 
     def drop_flushed(self) -> None:
-        """All of the flushing memtable is in log and index."""
+        """Drop the flushing memtable, all of which is in log and index."""
         self.flushing = None
 
     def find(self, ledger_id: int, entry_id: int) -> tuple[Piece | None, int]:
@@ -218,9 +218,9 @@ class WriteCache:
 
 
 def extents(memtable: Memtable, extent_bytes_max: int) -> Iterator[Extent]:
-    """By ledger and entry, in extents of at most `extent_bytes_max` bytes.
+    """Yield the entries by ledger and id, in extents of at most `extent_bytes_max` bytes.
 
-    Longer only for a single longer entry.
+    A single longer entry makes a longer extent.
     """
     ledger_id, first, count, length = -1, 0, 0, 0
     frames: list[bytes] = []
@@ -241,7 +241,7 @@ def extents(memtable: Memtable, extent_bytes_max: int) -> Iterator[Extent]:
 
 
 def _cut(piece: Piece, bytes_max: int) -> Iterator[Piece]:
-    """In parts of at most `bytes_max` bytes, each with at least one entry."""
+    """Cut a piece into parts of at most `bytes_max` bytes, each with at least one entry."""
     batch = piece.batch
     if len(batch.frames) <= bytes_max:
         yield piece

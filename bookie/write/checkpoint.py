@@ -46,7 +46,7 @@ R = TypeVar("R")
 EXTENT_BYTES_MAX = 64 * 1024
 """An extent is an index record, and the most that a random read reads."""
 _SLICE_RUNS_MAX = 16
-"""In an executor call, so that the loop gets the interpreter in between."""
+"""Bounds an executor call, so that the loop gets the interpreter in between."""
 _STATE_SLICE = 1000
 
 
@@ -76,7 +76,7 @@ class Checkpointer:
         self._state_file = state_file
         self._lock = asyncio.Lock()
         self._dead: BaseException | None = None
-        """It ended all checkpoints: after a failed sync, a repeated sync proves nothing."""
+        """The error that ended checkpoints: after a failed sync, a repeated sync proves nothing."""
         self._pending: tuple[Memtable, tuple[Position, ...]] | None = None
         self._removed: list[int] = []
         self._index_behind = False
@@ -84,7 +84,7 @@ class Checkpointer:
         self.mark = None if mark is None else replace(mark, folders=self._journals)
 
     def vouched(self) -> tuple[int, int]:
-        """The (log id, offset) up to which the mark vouches for the entry logs."""
+        """Return the (log id, offset) up to which the mark vouches for the entry logs."""
         return (0, 0) if self.mark is None else (self.mark.log_id, self.mark.log_offset)
 
     def settled_log_id(self) -> int:
@@ -93,17 +93,17 @@ class Checkpointer:
         return 0 if self.mark is None or covered is None else min(self.mark.log_id, covered[0])
 
     def forget_ledger(self, ledger_id: int) -> None:
-        """The next checkpoint removes the deleted ledger from the index."""
+        """Remove a deleted ledger from the index in the next checkpoint."""
         self._removed.append(ledger_id)
 
     async def forget_deleted(self) -> None:
-        """At a start: a crash may have come before that."""
+        """Remove all deleted ledgers at a start: a crash may have come before that."""
         async with self._alone():
             await self._call(self._forget_deleted, self._states.deleted_ids(sys.maxsize))
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
-        """A single change at a time, and none after a final error."""
+        """Allow a single change at a time, and none after a final error."""
         async with self._lock:
             if self._dead is not None:
                 raise self._dead
@@ -118,10 +118,11 @@ class Checkpointer:
     async def run(
         self, positions: Callable[[], tuple[Position, ...]], on_flushed: Callable[[Memtable], None]
     ) -> Mark:
-        """`positions`, called in step 1, returns how far journals are durable.
+        """Flush the write cache and advance the mark.
 
-        `on_flushed` is called when a memtable is in log and index. Raises the disk's errors;
-        nothing is lost by them. After `DiskFull`, `run` may be called again.
+        `positions`, called in step 1, returns how far journals are durable. `on_flushed` is called
+        when a memtable is in log and index. Raises the disk's errors; nothing is lost by them.
+        After `DiskFull`, `run` may be called again.
         """
         async with self._alone():
             where = positions()
@@ -198,7 +199,7 @@ class Checkpointer:
             return sum(run.location.length for run in moved)
 
     async def retire(self, log_id: int) -> None:
-        """The caller has read every record and found no live entry."""
+        """Remove a log in which the caller found no live entry; it has read every record."""
         async with self._alone():
             assert self.mark is not None
             assert log_id < self.mark.log_id, "the log that the mark names stays"
@@ -221,7 +222,7 @@ class Checkpointer:
             return len(gone)
 
     async def roll(self) -> None:
-        """So that the current log can be compacted. Raises `DiskFull`."""
+        """Begin a new log, so that the current log can be compacted. Raises `DiskFull`."""
         async with self._alone():
             self._check_whole()
             assert self.mark is not None

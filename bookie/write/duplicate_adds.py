@@ -176,7 +176,7 @@ class DuplicateAdds:
         self._changed()
 
     async def _is_here(self, batch: AddBatch) -> bool:
-        """Raises `BadRequest` if an entry differs."""
+        """Whether the batch is stored already. Raises `BadRequest` if an entry differs."""
         held: list[tuple[int, int]] | None = None
         entry_id, last = batch.first_entry, batch.last_entry
         is_here = True

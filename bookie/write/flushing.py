@@ -43,7 +43,7 @@ class Flushing:
         self._on_fatal = on_fatal
         self._closing = False
         self._written_at: dict[tuple[Position, ...], int] = {}
-        """By the positions of unfinished flushes, the bytes in the journals then."""
+        """For the positions of unfinished flushes, the bytes in the journals then."""
         self._safe_bytes = 0
         self._flushed_bytes = 0
         journals.stats.bytes_by_state = self._bytes_by_state
@@ -94,7 +94,7 @@ class Flushing:
             _log.error("disk_full", error=why)
 
     async def stop(self) -> bool:
-        """After the current flush; False if flushing was stopped before.
+        """Stop after the current flush; return False if flushing was stopped before.
 
         Otherwise the next start would have to replay more.
         """
