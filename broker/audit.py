@@ -85,7 +85,7 @@ class AuditWriter:
         self._waiting.append(Record(key, msgspec.json.encode(said), timestamp_ms=time_ms))
 
     async def write_all(self) -> None:
-        """One call at a time; after a cancelled call the next continues."""
+        """Write all events, one call at a time; after a cancelled call the next continues."""
         while self._waiting:
             self._begun = count = self._begun or min(len(self._waiting), BATCH_EVENTS_MAX)
             await self._write(count)

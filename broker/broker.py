@@ -180,7 +180,7 @@ class Broker:
         return self.registry.own.url
 
     async def start(self, url: str) -> None:
-        """`url` must be bound already."""
+        """Start; `url` must be bound already."""
         config = self.config
         broker_id = config.broker_id or url.split("://", 1)[-1].rstrip("/")
         own = BrokerInfo(broker_id, url)
@@ -421,7 +421,7 @@ class Broker:
         self.background_tasks.begin("balance", "", self.balance.look)
 
     async def _served_here(self, name: PartitionName) -> Partition | None:
-        """None if another broker has the partition."""
+        """Return the partition served here; None if another broker has it."""
         owner = await self.ownership.owner_of(name)
         return await self.ownership.partition(name) if owner.local else None
 

@@ -74,7 +74,7 @@ class TopicChanged(BrokerError):
     def __init__(self, message: str, *, looked: bool = False) -> None:
         super().__init__(message)
         self.looked = looked
-        """This broker has read the store: another look finds the same."""
+        """Whether this broker has read the store: then another look finds the same."""
 
 
 class TopicReplaced(BrokerError):
@@ -319,7 +319,7 @@ class PartitionDamaged(PartitionUnavailable):
 PARTITION_UNOPENABLE = ErrorCode(
     "too-few-bookies", 503, KafkaCode.INVALID_REPLICATION_FACTOR, of=PartitionUnavailable
 )
-"""Its topic asks for more bookies than the cluster has."""
+"""The partition's topic asks for more bookies than the cluster has."""
 
 
 def unavailable(message: str, cause: Exception) -> BrokerError:

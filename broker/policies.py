@@ -18,7 +18,7 @@ from octavo.metadata.topic_settings import Policies
 
 
 def why_never_due(due_ms: int | None, now_ms: int, policies: Policies) -> str | None:
-    """A message's time to live begins when it is stored, not when it is due."""
+    """Say why the message would never be due: its time to live begins when it is stored."""
     ttl_ms = policies.ttl_ms
     if due_ms is None or ttl_ms is None or due_ms - now_ms < ttl_ms:
         return None

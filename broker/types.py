@@ -300,7 +300,7 @@ class SubscriptionInfo(NamedTuple):
     settings: SubscriptionSettings
     created_ms: int
     partitions: int = 0
-    """At its creation: in later partitions even `latest` begins at the first message."""
+    """The topic's partitions at its creation: in later ones even `latest` begins at the start."""
     has_letters: bool = False
     """For another subscription's dead letters or retries."""
 
@@ -410,7 +410,7 @@ NO_DEAD_LETTERS = DeadLetters()
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionStats:
-    """`unacked_ranges` counts ranges.
+    """A subscription's figures; `unacked_ranges` counts ranges.
 
     `redelivering`: returned messages, ready; `delayed`: returned messages that wait. `held_back`:
     why a receive gives nothing.

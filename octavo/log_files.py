@@ -26,7 +26,7 @@ def put_aside(path: Path, files_max: int) -> None:
 
 
 class LogFile:
-    """For any thread. On a full disk, lines are lost without an error."""
+    """Writes lines from any thread. On a full disk, lines are lost without an error."""
 
     def __init__(self, path: Path, *, bytes_max: int, files_max: int) -> None:
         self._path = path

@@ -31,7 +31,7 @@ class LeftOut(NamedTuple):
 
 
 class LogLimit:
-    """For any thread. `clock` counts seconds, monotonically."""
+    """Limits events, from any thread; `clock` counts seconds, monotonically."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

@@ -277,7 +277,7 @@ _ended_with = 0
 
 
 def _end_with_this_process() -> None:
-    """`multiprocessing` ends its processes without `atexit`."""
+    """End clients with this process: `multiprocessing` ends it without `atexit`."""
     global _ended_with
     util = sys.modules.get("multiprocessing.util")
     if util is not None and _ended_with != os.getpid():

@@ -252,7 +252,7 @@ class _Seen:
         self.version = ABSENT
         """The version of an incomplete record."""
         self.since_s = 0.0
-        """Since when this broker knows that version."""
+        """Since when this broker knows that version of the record."""
         self.watch = watch(self._changed)  # before the first read, so that no change is missed
 
     def _changed(self) -> None:

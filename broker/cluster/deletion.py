@@ -115,7 +115,7 @@ class Deletions:
 
     @contextlib.asynccontextmanager
     async def alone(self, name: TopicName) -> AsyncIterator[Callable[[], None]]:
-        """While entered, no other broker changes or deletes the topic.
+        """Let no other broker change or delete the topic meanwhile.
 
         Without the claim, a topic that is deleted and made again between a read and a write could
         have the same version both times. Call the yielded function before each write: it raises

@@ -21,7 +21,7 @@ _WEIGHTS_PER_DIGEST = hashlib.blake2b.MAX_DIGEST_SIZE // _WEIGHT_BYTES
 def preferred_brokers(
     topic: TopicName, partitions: int, broker_ids: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """`broker_ids` must be sorted, without duplicates and not empty."""
+    """Return the preferred brokers; `broker_ids` must be sorted, not empty, without duplicates."""
     assert broker_ids
     assert list(broker_ids) == sorted(set(broker_ids)), broker_ids
     full, fuller = divmod(partitions, len(broker_ids))
@@ -43,7 +43,7 @@ def preferred_brokers(
 
 
 def _weights(topic: TopicName, broker_id: str, partitions: int) -> list[bytes]:
-    """The same on every broker."""
+    """Weigh the broker for each partition, with the same result on every broker."""
     digests = b"".join(
         hashlib.blake2b(f"{broker_id} {topic} {part}".encode()).digest()
         for part in range(-(-partitions // _WEIGHTS_PER_DIGEST))

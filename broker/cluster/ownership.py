@@ -224,7 +224,7 @@ class Lookups:
 
 
 class Tenure:
-    """From a claim until the partition is closed or lost."""
+    """The time from a claim until the partition is closed or lost."""
 
     __slots__ = (
         *("came", "end", "error", "former", "left", "name", "opened", "opening", "partition"),
@@ -488,7 +488,7 @@ class OwnershipManager:
         self._lookups.forget(topic)
 
     async def _abandon_in_turns(self, held: list[Tenure], why: str, served: list[int]) -> None:
-        """A partition takes some milliseconds, and a topic may have thousands."""
+        """Abandon partitions in turns: each takes milliseconds, and there may be thousands."""
         for count, one in enumerate(held):
             if count and count % _ABANDONED_AT_ONCE == 0:
                 await asyncio.sleep(0)
@@ -810,13 +810,13 @@ class OwnershipManager:
         return holding
 
     def _claim_lost(self, path: str) -> None:
-        """Another broker may own the partition at any moment."""
+        """Abandon the partition, which another broker may own at any moment."""
         tenure = self._tenure_of(self._names.get(path, _NOWHERE))
         if tenure is not None:
             self._abandon(tenure, "this broker's session has ended")
 
     def _abandon(self, tenure: Tenure, why: str) -> None:
-        """Another broker may own the partition at any moment."""
+        """Give the partition up: another broker may own it at any moment."""
         if tenure.partition is not None:
             tenure.partition.abandon(why)  # which calls `_partition_lost`, unless it is closing
         else:

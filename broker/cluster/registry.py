@@ -80,9 +80,9 @@ class BrokerRegistry:
         self._spawn = spawn
         self._value = b""
         self._values: dict[str, bytes] = {}
-        """As last read; a broker's record differs after each start."""
+        """The records as last read; a broker's record differs after each start."""
         self._up_since_s: dict[str, float] = {}
-        """When this broker first saw each."""
+        """When this broker first saw each broker."""
         self._undisturbed_since_s = self._changed_s = 0.0
         self._watch: Watch | None = None
         self._registered = False
@@ -141,7 +141,7 @@ class BrokerRegistry:
 
     @property
     def changed_s(self) -> float:
-        """When a broker last came, went or was drained, or our session ended."""
+        """Return when a broker last came, went or was drained, or our session ended."""
         changed_s = (self._changed_s, self._undisturbed_since_s, self.statuses.changed_s)
         return max(*changed_s, *self._up_since_s.values())
 

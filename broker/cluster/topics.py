@@ -56,7 +56,7 @@ _log = structlog.get_logger()
 _CHANGES_TRIED_MAX = 8
 _CHANGE_WAIT_S = 10.0
 _STALE_SUBSCRIPTIONS_MAX = 1_000
-"""With more in memory, an alarm drops those not read since the last alarm."""
+"""Above this number, an alarm drops subscriptions not read since the last alarm."""
 _PARTITIONS_KEY = "partitions"
 """How many partitions the topic had when the subscription was made."""
 _LETTERS_KEY = "letters"
@@ -129,7 +129,7 @@ class Topics:
         self._namespaces.clear()
 
     async def create_namespace(self, name: str, encrypted: bool | None = None) -> bool:
-        """`encrypted`: whether its topics' later ledgers are; None: no change."""
+        """Create a namespace; `encrypted`: whether its later ledgers are; None: no change."""
         checked_name("namespace", name)
         try:
             record = NamespaceRecord(self._clock(), encrypted=bool(encrypted))
@@ -254,7 +254,7 @@ class Topics:
         return _info_of(name, record)
 
     async def get(self, name: TopicName, incarnation: str | None = None) -> TopicInfo:
-        """Raises `TopicNotFound`; `TopicChanged` if it has another `incarnation`."""
+        """Return the topic. Raises `TopicNotFound`; `TopicChanged` for another `incarnation`."""
         info = self.fresh(name)
         if info is None:
             info = await self._found(name, newest=False)
@@ -376,8 +376,9 @@ class Topics:
         raise SettingsConflict(f"topic {name} is being changed by others; try again")
 
     async def delete(self, name: TopicName, incarnation: str | None = None) -> None:
-        """Raises `TopicNotFound`, `TopicChanged` for another `incarnation`, and `TopicDeleting`
-        when it takes long: the deletion continues.
+        """Delete the topic. Raises `TopicNotFound`, `TopicChanged` for another `incarnation`.
+
+        Raises `TopicDeleting` when it takes long: the deletion continues.
         """
         await self._records.sync()
         try:
@@ -604,7 +605,7 @@ class Topics:
             raise
 
     async def _check_room_for(self, topic: TopicName, name: str) -> None:
-        """Brokers that make subscriptions at once may exceed the limit."""
+        """Check the limit, which brokers that make subscriptions at once may exceed."""
         names = await self._records.list_subscriptions(*topic)
         if len(names) >= self._subscriptions_max and name not in names:
             raise TOO_MANY_SUBSCRIPTIONS(

@@ -87,7 +87,9 @@ class Door:
         self._open: dict[_Accepted, None] = {}
 
     def check(self, headers: Mapping[str, str]) -> Identity:
-        """Raises a 403 without a proof, a 426 for another version, `NotOwner` if it means another
+        """Return the other broker's identity.
+
+        Raises a 403 without a proof, a 426 for another version, `NotOwner` if it means another
         broker.
         """
         return node_identity(self._checked(headers).asking)

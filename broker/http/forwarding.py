@@ -65,7 +65,7 @@ async def with_owner(
 
 
 async def topic_of(call: Call) -> TopicInfo:
-    """Raises `TopicReplaced` when the caller means an earlier incarnation."""
+    """Return the topic. Raises `TopicReplaced` when the caller means an earlier incarnation."""
     try:
         info = await call.services.broker.topics.get(call.topic, call.incarnation)
     except TopicChanged as error:
@@ -127,7 +127,7 @@ async def operate(
     identity: Identity | None = None,
     at_hand: Callable[[Partition], Awaitable[AnyAnswer]] | None = None,
 ) -> Result:
-    """`is_part`: the call has no single owner. `at_hand` runs it here with the call's data."""
+    """Run an operation here or at its owner; `is_part`: the call has no single owner."""
     services, name = call.services, operation.name
     before = call.owner_url
 
@@ -178,7 +178,7 @@ async def operate_group(call: Call, operation: GroupOperation, kind: type[Result
 
 
 async def ask_all(asked: Sequence[Coroutine[Any, Any, Result]]) -> list[Result | BaseException]:
-    """One begins in each turn of the loop: work here takes about a millisecond."""
+    """Ask all, one in each turn of the loop: work here takes about a millisecond."""
     beginning = asyncio.Lock()
     left = iter(enumerate(asked))
     found: dict[int, Result | BaseException] = {}

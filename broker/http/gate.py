@@ -82,7 +82,7 @@ class Gate(Authorizer):
         *,
         required: bool = False,
     ) -> None:
-        """Without `authority` every call is allowed; without `check_broker` no caller is a broker.
+        """Judge calls; without `authority` all are allowed.
 
         `required`: do not serve an unsecured cluster.
         """

@@ -54,7 +54,7 @@ class Seen(NamedTuple):
     stale: list[str]
     """Which of `bookies`, `brokers` and `topics` may be out of date."""
     stale_since_ms: int
-    """By the wall clock; 0 if nothing is stale."""
+    """When figures became stale, by the wall clock; 0 if nothing is stale."""
 
 
 class Overview:
@@ -211,7 +211,7 @@ def page(
     url: str,
     now_ms: int,
 ) -> str:
-    """`more`: how many partitions are not shown."""
+    """Make the page; `more`: how many partitions are not shown."""
     session = figures["metadata"]["session"]
     mark = "" if session == "connected" else ' class="bad"'
     return "".join(
@@ -378,7 +378,7 @@ def _link(target: str, text: str | None = None) -> str:
 
 
 def _section(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], nothing: str) -> str:
-    """A column whose head begins with `#` has numbers."""
+    """Make a table; a column whose head begins with `#` has numbers."""
     rows = list(rows)
     if not rows:
         return f"<h2>{title}</h2><p class=sub>{escape(nothing)}</p>"

@@ -24,7 +24,7 @@ from octavo.security.identity.failed_logins import LoginsPaused
 
 PROBLEM_TYPE = "application/problem+json"
 RETRY_AFTER_S = 1
-"""After a 429 or 503: take-overs end within about a second."""
+"""When to repeat after a 429 or 503: take-overs end within about a second."""
 WAYS_TO_PROVE = 'Bearer realm="octavo", Basic realm="octavo", charset="UTF-8"'
 
 log = structlog.get_logger()

@@ -63,7 +63,7 @@ class Route:
     tag: str
     summary: str
     needs: Needs
-    """Without a default, so that a new call cannot forget them."""
+    """The needed rights, without a default, so that a new call cannot forget them."""
     charge: Charge
     description: str = ""
     parameters: tuple[Parameter, ...] = ()

@@ -61,7 +61,7 @@ READ_BUFFER_BYTES = 128 * 1024
 """Reading pauses when a handler is behind by twice this."""
 GONE_CHECK_S = 1.0
 CLIENT_GONE = 499
-"""For the metrics only; never sent."""
+"""The status of a call whose client is gone: for the metrics only, never sent."""
 UNKNOWN_CALL = "unknown"
 STREAM_CALLS = {"read": "follow", "read_of_partition": "follow"}
 
@@ -88,8 +88,9 @@ class BrokerServer:
         authenticator: Authenticates | None = None,
         security: SecurityConfig | None = None,
     ) -> None:
-        """`authority`, already started, decides who may do what; None: everything is allowed.
-        `authenticator`: None: callers are anonymous.
+        """Make a server; `authority`, already started, decides who may do what.
+
+        Without `authority` everything is allowed; without `authenticator` callers are anonymous.
         """
         self._broker = broker
         self._config = http or HttpConfig()

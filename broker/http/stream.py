@@ -71,7 +71,7 @@ class Page:
 
     @property
     def placed(self) -> bytes:
-        """The batches, each after its ledger and entry; made once for all readers."""
+        """Return the batches, each after its ledger and entry; made once for all readers."""
         if not self._placed:
             parts: list[bytes] = []
             start = 0
@@ -132,7 +132,7 @@ class Pages:
 
 
 LIVES_S = 15.0
-"""After this time an event stream gets a comment, as a sign of life."""
+"""How long an event stream is silent before it gets a comment, as a sign of life."""
 COUNTED_FROM_BYTES = 16 * 1024
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 1.0

@@ -218,7 +218,7 @@ class CompactedBatch(StoredBatch):
 
 
 class View:
-    """Without a view `horizon` is 0."""
+    """The plan for a compacted view; without a view `horizon` is 0."""
 
     __slots__ = ("_lasts", "horizon", "ledgers")
 

@@ -22,7 +22,7 @@ from octavo.metadata.topics import PartitionLedger
 from octavo.protocol.batch import BatchHeader
 
 Range = tuple[int, int]
-"""From the first (included) to the second (excluded)."""
+"""Offsets from the first (included) to the second (excluded)."""
 
 
 def end_offset(segment: PartitionLedger) -> int:
@@ -143,7 +143,7 @@ class LedgerList:
 
     @property
     def end_offset(self) -> int:
-        """One past the last offset; only if the newest ledger is closed."""
+        """Return one past the last offset; only if the newest ledger is closed."""
         last_end = end_offset(self.segments[-1]) if self.segments else None
         return partition_end(last_end, self.trimmed_to)
 
@@ -170,7 +170,7 @@ class LedgerList:
         return None
 
     def closing_last(self, ledger_id: int, contents: Contents, closed_ms: int) -> LedgerList:
-        """An empty ledger leaves the list."""
+        """Close the last ledger; an empty ledger leaves the list."""
         last = self.segments[-1]
         assert last.ledger_id == ledger_id, f"ledger {last.ledger_id} is the newest"
         assert last.count is None
@@ -187,14 +187,14 @@ class LedgerList:
 
     @property
     def newest_append_ms(self) -> int:
-        """The last append time in a closed ledger, or −1; later messages get no earlier time."""
+        """Return the last append time in a closed ledger, or −1; later times are not lower."""
         for segment in reversed(self.segments):
             if segment.appended_ms is not None:
                 return max(segment.appended_ms, segment.last_ms)
         return -1
 
     def appending(self, ledger_id: int, appended_ms: int | None = None) -> LedgerList:
-        """`appended_ms`: the messages have append times, from then on."""
+        """Append a ledger; `appended_ms`: its messages have append times, from then on."""
         assert self.segment_of(ledger_id) is None
         new = PartitionLedger(ledger_id, self.end_offset, appended_ms=appended_ms)
         return LedgerList((*self.segments, new), self.trimmed_to)

@@ -47,8 +47,9 @@ class SharedLedgers:
         self.released = 0
 
     async def refer(self, ledger_id: int, referrers: Iterable[Referrer]) -> None:
-        """Raises `LEDGER_GOING`, `TOO_MANY_FORKS`, or `MetadataUnavailable`: the referrers may be
-        stored.
+        """Note the ledger's referrers.
+
+        Raises `LEDGER_GOING`, `TOO_MANY_FORKS`, or `MetadataUnavailable`: they may be stored.
         """
         wanted = tuple(referrers)
         while True:
@@ -61,7 +62,7 @@ class SharedLedgers:
                 return
 
     async def referrers(self, ledger_id: int) -> tuple[Referrer, ...]:
-        """Some may be outdated; empty if the ledger was never shared."""
+        """Return referrers, some perhaps outdated; none if the ledger was never shared."""
         record, _ = await self._shares.read(ledger_id)
         return () if record is None else record.referrers
 

@@ -25,9 +25,9 @@ from octavo.protocol.windows import WINDOW_RECORDS, BatchWindows
 OVERHEAD_BYTES = 1024
 """The cost of a kept small batch besides its bytes."""
 RECORDS_A_TURN = 500
-"""After this many, over all calls, the event loop turns: two or three milliseconds."""
+"""Records of all calls after which the event loop turns: two or three milliseconds."""
 _Key = tuple[int, int, int]
-"""With the checksum: a fork's part of a batch is a different batch."""
+"""Ledger, entry and checksum: a fork's part of a batch is a different batch."""
 
 
 class Turns:

@@ -115,7 +115,7 @@ def _number(text: str) -> int:
 def may_go(
     ledger_id: int, label: Label, topic: TopicRecord | None, record: PartitionRecord | None
 ) -> bool:
-    """`topic` and `record`, None if missing, were read after the ledger was listed."""
+    """Whether the ledger may go; `topic`, `record` (None: missing) were read after its listing."""
     if record is not None and ledger_id in named_ledgers(record):
         return False
     if topic is None or topic.identity != label.incarnation:
@@ -183,7 +183,7 @@ def left(record: ShareRecord, referrer: Referrer) -> ShareRecord:
 def is_gone(
     ledger_id: int, referrer: Referrer, topic: TopicRecord | None, record: PartitionRecord | None
 ) -> bool:
-    """`topic` and `record`, None if missing, were read after the referrers."""
+    """Whether the referrer is gone; `topic` and `record` (None: missing) were read after it."""
     if record is not None and ledger_id in {one.ledger_id for one in record.ledgers}:
         mine = record.incarnation == referrer.incarnation
         if mine or record.deleted:  # the topic's deletion will remove the referrer

@@ -195,7 +195,7 @@ class LogReader:
         return found[0]
 
     async def offset_at(self, time_ms: int, segment: PartitionLedger, least: int = 0) -> int | None:
-        """For the cost see `EntrySource.as_new_as`."""
+        """Find the first message as new as `time_ms`; for the cost see `EntrySource.as_new_as`."""
         last = await self._last_entry_of(segment)
         relative = max(0, least - segment.base_offset)
         first = (
@@ -222,7 +222,7 @@ class LogReader:
         return segment.base_offset + found
 
     async def contents_of(self, segment: PartitionLedger) -> Contents:
-        """A batch at a fork's cut counts with all its messages."""
+        """Count a ledger's messages; a batch at a fork's cut counts with all of them."""
         last = await self._last_entry_of(segment)
 
         async def read(reader: AnyReader) -> Contents:
@@ -237,7 +237,7 @@ class LogReader:
         return await self._undamaged(segment, lambda: self._of_closed(segment, read))
 
     async def header(self, segment: PartitionLedger, entry_id: int) -> BatchHeader:
-        """For callers that do not know how many messages the ledger holds."""
+        """Read a batch header, for callers that do not know how many messages the ledger holds."""
 
         async def read(reader: AnyReader) -> BatchHeader:
             order = Continuity(segment.ledger_id, base_offset=segment.base_offset)

@@ -112,8 +112,10 @@ class PartitionRecordKeeper:
         return record.guard
 
     async def change(self, make: Callable[[PartitionRecord], PartitionRecord]) -> PartitionRecord:
-        """Raises `OwnershipLost`, or `MetadataUnavailable`: the outcome is unknown, and the
-        partition must be opened again.
+        """Change the record.
+
+        Raises `OwnershipLost`, or `MetadataUnavailable`: the outcome is unknown, and the partition
+        must be opened again.
         """
         try:
             async with self._turn, asyncio.timeout(self._timeout_s):

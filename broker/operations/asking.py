@@ -126,7 +126,9 @@ class Operations:
         owned: Callable[[], None],
         at_hand: Callable[[Partition], Awaitable[AnyAnswer]] | None = None,
     ) -> AnyAnswer:
-        """`owned` is called before work begins here; `at_hand` runs the operation here with the
+        """Run an operation here or at the owner.
+
+        `owned` is called before work begins here; `at_hand` runs the operation here with the
         caller's data.
         """
         shipped = operation
@@ -166,7 +168,7 @@ class Operations:
         owned: Callable[[], None],
         may_repeat: Callable[[], bool],
     ) -> LargeStored:
-        """`pieces` is called again for another owner while `may_repeat`."""
+        """Send an upload; `pieces` is called again for a new owner while `may_repeat`."""
         name, given_name, message, access = upload
         head = build_batch([message])
 
@@ -199,7 +201,9 @@ class Operations:
     async def at_coordinator(
         self, context: Context, identity: Identity, operation: GroupOperation
     ) -> AnyAnswer:
-        """That broker answers even if it takes another for the coordinator, so a call is forwarded
+        """Ask the group's coordinator.
+
+        That broker answers even if it takes another for the coordinator, so a call is forwarded
         once.
         """
         broker = self._broker

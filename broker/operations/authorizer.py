@@ -33,7 +33,7 @@ class Authorizer:
         clock: Callable[[], int],
         count_denied: Callable[[str], object],
     ) -> None:
-        """Without `authority` everything is allowed."""
+        """Decide about operations; without `authority` everything is allowed."""
         self.on_decision: OnDecision | None = None
         self._authority = authority
         self._clock = clock
@@ -69,7 +69,7 @@ class Authorizer:
     def check_at_owner(
         self, identity: Identity, operation: Operation, resource: Resource, peer: str, call: str
     ) -> None:
-        """The first broker reported an allowed decision, unless the caller is a broker."""
+        """Check an operation; the first broker reported it if allowed, unless a broker calls."""
         asked = Decided(identity, operation, resource, True, peer, call=call)
         self._check(asked, tell=identity.is_node)
 

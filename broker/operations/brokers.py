@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer", bound=AnyAnswer)
 _TAKES_NO_COPIES = {kind.name: kind for kind in (TopicIsStream, LargeNotTaken)}
-"""After these a copy goes to another topic."""
+"""Refusals after which a copy goes to another topic."""
 
 
 async def run_at_broker(broker: Broker, operation: BrokerOperation) -> AnyAnswer:

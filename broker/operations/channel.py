@@ -502,7 +502,7 @@ class Answering:
         refused: bool = False,
         undelivered: Undelivered | None = None,
     ) -> None:
-        """Raises `Overloaded` when too many offered answers wait."""
+        """Send an answer. Raises `Overloaded` when too many offered answers wait."""
         owed = self._owed.get(number)
         if owed is None or owed.answer is not None:
             if undelivered is not None:

@@ -92,7 +92,7 @@ async def _held(
 async def _wanted(
     broker: Broker, operation: Heartbeat, identity: Identity, rules: GroupRules, most: int
 ) -> list[PartitionName]:
-    """Raises `TopicNotFound` for a topic by name; patterns match existing topics."""
+    """Return the wanted partitions. Raises `TopicNotFound` for a topic by name."""
     topics, name = broker.topics, operation.group
     wanted: dict[PartitionName, None] = {}
 

@@ -134,7 +134,7 @@ class Receive(msgspec.Struct, frozen=True, array_like=True, tag="receive"):
     most: int
     wait_ms: int = 0
     request: str = ""
-    """If the consumer repeats its last request, it gets the same messages."""
+    """Names the request: a consumer that repeats its last request gets the same messages."""
     out_max: int | None = None
     generation: int | None = None
     priority: int = 0
@@ -285,8 +285,10 @@ class Drain(msgspec.Struct, frozen=True, array_like=True, tag="drain"):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat"):
-    """As in Kafka's `ConsumerGroupHeartbeat` (KIP-848), one call joins, keeps the session, says
-    which partitions the member holds, and returns those it should have; waits for a change.
+    """A member's heartbeat, as in Kafka's `ConsumerGroupHeartbeat` (KIP-848).
+
+    One call joins, keeps the session, says which partitions the member holds, and returns those it
+    should have; it waits for a change.
     """
 
     group: GroupName
@@ -609,7 +611,7 @@ class Rate(enum.Enum):
     INTO_IF_ANY = "into, if any"
     OUT_OF = "out of"
     NO_MESSAGES = "no messages"
-    """Only the request and its processor time count."""
+    """Charge only the request and its processor time."""
 
 
 class Rule(NamedTuple):
@@ -620,7 +622,7 @@ class Rule(NamedTuple):
     """A broker may repeat it, and the owner cancel it: it changes nothing for good."""
     answer: type[AnyAnswer]
     is_inner: bool = False
-    """For brokers on their own behalf; counts in no quota."""
+    """Whether a broker reads on its own behalf: no quota counts that."""
     continues: bool = False
     """Part of an operation that was charged already."""
 

@@ -92,7 +92,7 @@ async def counted(pieces: Pieces, hold: Hold, most: int) -> Pieces:
 async def store_upload(
     partition: Partition, operation: BeginUpload, pieces: Pieces, hold: Hold, rules: Charges
 ) -> LargeStored:
-    """On an error nothing of it is stored, or the outcome is unknown (`LargeUpload`)."""
+    """Store an upload; after an error nothing is stored, or the outcome is unknown."""
     message, topic = head_of(operation), operation.name.topic_name
     async with aclosing(counted(pieces, hold, HELD_BYTES)) as coming:
         rules.may_publish(topic)

@@ -113,7 +113,7 @@ async def publish_all(
     *,
     checked: bool,
 ) -> list[Published | BaseException]:
-    """The batches are charged when they begin; what is not stored is given back."""
+    """Publish batches; charge all at the beginning, and give back what is not stored."""
     rules.may_publish(topic)
     rules.stored(topic, sum(map(len, batches)), sum(counts))
     work = [

@@ -66,7 +66,7 @@ from octavo.protocol.log_limiter import LogLimiter
 from octavo.security.principal import Identity
 
 MOVING_CODES = frozenset({"not-owner", "partition-moving", "not-ready", "stopping"})
-"""After these refusals nothing was done: look for the owner again."""
+"""Refusals after which nothing was done: look for the owner again."""
 NOTHING_AFTER_S = 10.0
 """A late piece is replaced by an empty piece, before the owner's `IDLE_S` ends."""
 
@@ -163,7 +163,9 @@ class Remote:
     async def read(
         self, owner: Owner, identity: Identity, operation: Read, wait_s: float = 0.0
     ) -> Given:
-        """The wait is a separate, short operation: only a read that finds messages needs room for
+        """Read at the owner.
+
+        The wait is a separate, short operation: only a read that finds messages needs room for
         them.
         """
         found = await self.ask(owner, identity, operation)
@@ -183,7 +185,7 @@ class Remote:
     async def read_stream(
         self, owner: Owner, identity: Identity, operation: ReadStream
     ) -> StreamPage:
-        """A wait is separate, as in `read`."""
+        """Read a stream at the owner; a wait is separate, as in `read`."""
         once = msgspec.structs.replace(operation, wait_ms=0)
         found = await self.ask(owner, identity, once)
         assert isinstance(found, StreamPage)
@@ -206,7 +208,7 @@ class Remote:
         pieces: Pieces,
         measured: Measured = lambda work: work,
     ) -> LargeStored | None:
-        """The outcome is unknown only if the whole body was sent."""
+        """Send a body; the outcome is unknown only if the whole body was sent."""
         name, body, number = begin.name, begin.body, 0
         async with aclosing(pieces), aclosing(_or_nothing(pieces, measured)) as coming:
             try:
@@ -234,7 +236,7 @@ class Remote:
     async def ask(
         self, owner: Owner, identity: Identity, operation: AnyOperation, wait_s: float = 0.0
     ) -> AnyAnswer:
-        """After `OwnerUnreachable` or `NotOwner` nothing was done."""
+        """Ask the owner; after `OwnerUnreachable` or `NotOwner` nothing was done."""
         self._count()
         rule = RULES[type(operation)]
         payload = encode_request(identity, owner.incarnation, operation)
@@ -418,7 +420,7 @@ class _Opening(asyncio.Protocol):
 
 
 async def _or_nothing(pieces: Pieces, measured: Measured) -> Pieces:
-    """An empty piece keeps the body alive at the owner."""
+    """Yield pieces, and empty pieces meanwhile: they keep the body alive at the owner."""
     coming: asyncio.Task[bytes | None] | None = None
     try:
         while True:

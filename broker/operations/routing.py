@@ -55,7 +55,9 @@ async def with_owner(
     owned: Callable[[], None],
     may_repeat: Callable[[], bool] = lambda: True,
 ) -> Result:
-    """While the partition moves, repeats within `moving_wait_s` and while `may_repeat`. `owned` is
+    """Run `here` or `there`, where the owner is.
+
+    While the partition moves, repeat within `moving_wait_s` and while `may_repeat`. `owned` is
     called before work begins here.
     """
     ownership = broker.ownership

@@ -328,4 +328,4 @@ def _size_of(messages: list[Delivery]) -> int:
 
 
 async def _hold_nothing(size: int) -> None:
-    """Large batches are unpacked one at a time, so their memory is bounded."""
+    """Do nothing: large batches are unpacked one at a time, so their memory is bounded."""

@@ -157,7 +157,7 @@ class DescribeStream(msgspec.Struct, frozen=True, array_like=True, tag="describe
 
     name: PartitionName
     least: int = 0
-    """If the stream ends before, the owner proves that it has no successor."""
+    """If the stream ends before this offset, the owner proves that it has no successor."""
 
 
 class StreamNow(msgspec.Struct, frozen=True, array_like=True):

@@ -99,7 +99,7 @@ class CompactedLog:
     async def read(
         self, offset: int, *, bytes_max: int, count_max: int, wait_s: float = 0.0
     ) -> CompactedPage:
-        """At the end, wait for a message; raise `OffsetTrimmed` only from the horizon on."""
+        """Read the view; at the end, wait. Raises `OffsetTrimmed` only from the horizon on."""
         start = offset
         if offset < self._view.now.horizon:
             room = Room(bytes_max, count_max)
@@ -290,7 +290,7 @@ class CompactedReader:
     async def _of_ledger(
         self, ledger: CompactedLedger, offset: int, room: Room, *, must: bool
     ) -> list[CompactedBatch]:
-        """At least one batch if `must`."""
+        """Read a ledger's batches, at least one if `must`."""
         reader = await self._reader(ledger)
         last = reader.last_add_confirmed
         first = await self._entry_at(ledger, offset, last)

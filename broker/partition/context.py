@@ -42,7 +42,7 @@ class PartitionContext:
     read_ahead: ReadAheadBudget
     open_batches: OpenBatches
     clock: Callable[[], int]
-    """This machine's clock; nothing may be deleted by it."""
+    """This machine's clock, by which nothing may be deleted."""
     rng: random.Random
     deletion_time: Callable[[], DeletionTime | None]
     """None while nothing may be deleted by age."""

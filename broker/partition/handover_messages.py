@@ -25,7 +25,7 @@ from octavo.metadata.ledgers import LedgerMetadata, LedgerState
 from octavo.metadata.topics import PartitionRecord
 
 STATE_BYTES_MAX = 1024 * 1024
-"""With a longer state, the successor replays the state ledger instead."""
+"""The longest state of a hand-over; for a longer one, the successor replays the state ledger."""
 
 
 class HandoverNotice(NamedTuple):

@@ -59,7 +59,7 @@ class PartitionLog:
 
     @property
     def kept_from(self) -> int:
-        """The first offset left after the trim that is being written."""
+        """Return the first offset left after the trim that is being written."""
         return max(self._leaving, self.earliest_offset)
 
     def leave(self, offset: int) -> None:

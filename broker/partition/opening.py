@@ -61,7 +61,7 @@ _CLOSED_LOOKS = 100
 _CLOSED_PAUSE_S = 0.005
 """Pause (one write) before looking whether the last owner closed its ledger."""
 _LONGER_MAX = 8
-"""After timeouts, an opening may take this multiple of `open_timeout_ms`."""
+"""The multiple of `open_timeout_ms` that an opening may take after timeouts."""
 
 
 class Opened(NamedTuple):
@@ -79,7 +79,7 @@ class Opened(NamedTuple):
 
 class Prepared(NamedTuple):
     epoch: int
-    """These ledgers are useless at any other epoch of the record."""
+    """The epoch of the record at which alone these ledgers can be used."""
     data: asyncio.Future[LedgerWriter]
     state: asyncio.Future[LedgerWriter] | None
 
@@ -376,8 +376,9 @@ class PartitionOpener:
         await write_snapshot(writer, entries)
 
     def _create(self, kind: str, record: PartitionRecord) -> asyncio.Future[LedgerWriter]:
-        """The ledger client holds the task, and cleans up if this broker stops before it is
-        awaited.
+        """Create a ledger.
+
+        The ledger client holds the task, and cleans up if this broker stops before it is awaited.
         """
         return self._ledgers.spawn(
             create_ledger(self._ledgers, self._settings(), self._name, kind, record)

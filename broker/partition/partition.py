@@ -264,7 +264,7 @@ class Partition:
 
     @property
     def lease_epoch(self) -> int:
-        """The epoch in ack ids; it differs between incarnations of the topic."""
+        """Return the epoch in ack ids; it differs between incarnations of the topic."""
         return (zlib.crc32(self.incarnation.encode()) << 32) + self.epoch
 
     @property
@@ -273,7 +273,7 @@ class Partition:
 
     @property
     def kept_from(self) -> int:
-        """The earliest offset, already without messages that a trim is removing."""
+        """Return the earliest offset, already without messages that a trim is removing."""
         return self._log.kept_from
 
     @property
@@ -870,7 +870,9 @@ class Partition:
             )
 
     def is_unused(self, for_ms: int, retire_s: float = 0.0) -> bool:
-        """If so, refuses all calls for the next `retire_s`, in which the topic may be deleted; a
+        """Whether nothing has used the partition for `for_ms`.
+
+        If so, refuse all calls for the next `retire_s`, in which the topic may be deleted; a
         refused client may retry, and its call counts as a use.
         """
         now_s = self._loop.time()

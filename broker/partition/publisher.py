@@ -274,7 +274,7 @@ class Publisher:
         return end
 
     def switch_to(self, segment: OpenSegment) -> None:
-        """The ledger starts at `next_offset`, or after inserted ledgers."""
+        """Write to this ledger, which starts at `next_offset`, or after inserted ledgers."""
         assert segment.base_offset >= self.next_offset
         assert self.segment.released, "one roll-over at a time"
         if segment.appended_ms is not None:

@@ -22,7 +22,7 @@ PROMOTIONS: Mapping[str, tuple[str, ...]] = {
     "string": ("bytes",),
     "bytes": ("string",),
 }
-"""By the written type: the types that read it as well."""
+"""For each written type, the types that read it as well."""
 _NAMED = ("record", "error", "enum", "fixed")
 PAIRS_MAX = 50_000
 """About half a second; two unions of 200 types have 40,000."""
@@ -313,7 +313,7 @@ class Shape:
             return str(error)
 
     def _circles(self) -> frozenset[str]:
-        """Every cycle of the schema passes through one of these types."""
+        """Return types through one of which every cycle of the schema passes."""
         named: set[str] = set()
         open_, done = set[str](), set[str]()
         for first in self._names:
@@ -369,8 +369,10 @@ class Shape:
         return base, per_byte
 
     def _size(self, schema: Avro) -> tuple[int, int]:
-        """Not the elements of lists and maps, nor recursive records: each has a byte, so `per_byte`
-        bounds them.
+        """Return the least size of a value.
+
+        Elements of lists and maps and recursive records do not count: each has a byte, so
+        `per_byte` bounds them.
         """
         schema = self._resolved(schema)
         if isinstance(schema, list):
@@ -398,7 +400,7 @@ class Shape:
         return min(parts, _PARTS_MAX), min(sum(least for _, least in sizes), _PARTS_MAX)
 
     def _empty_parts(self, schema: Avro, inside: tuple[str, ...]) -> int | None:
-        """None if the value has bytes."""
+        """Count the parts without bytes; None if the value has bytes."""
         schema = self._resolved(schema)
         if schema == "null":
             return 1

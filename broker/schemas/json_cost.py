@@ -111,7 +111,7 @@ class _Walk:
         return self.weigh(found, depth + 1)
 
     def _other(self, given: Any, depth: int) -> int:
-        """A schema may be anywhere in an unknown value."""
+        """Estimate an unknown value, in which a schema may be anywhere."""
         if isinstance(given, Mapping):
             return self._list(list(given.values()), depth)
         if isinstance(given, list):

@@ -178,7 +178,7 @@ class _JsonSchema:
 
     @property
     def canonical(self) -> Any:
-        """The form in which schemas are compared; raises `ValueError`."""
+        """Return the form in which schemas are compared. Raises `ValueError`."""
         if self._canonical is None:
             import jsonschema_rs
 

@@ -14,7 +14,7 @@ _CHUNK = 1 << _CHUNK_SHIFT
 _LOW = _CHUNK - 1
 
 Range = tuple[int, int]
-"""From the first (included) to the second (excluded)."""
+"""Offsets from the first (included) to the second (excluded)."""
 
 
 class Cursor:

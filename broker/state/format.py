@@ -152,7 +152,7 @@ class State:
                 raise ValueError(f"unknown operation {op!r:.60}")
 
     def _used_ms(self, name: str, created_ms: int) -> int:
-        """A seek does not change the last use."""
+        """Return the last use, which a seek does not change."""
         held = self.cursors.get(name)
         return held.used_ms if held is not None and held.created_ms == created_ms else 0
 
@@ -197,7 +197,7 @@ def _unpack_counts(packed: list[int]) -> Iterator[tuple[int, int]]:
 
 
 def producers_op(upto: int, states: Iterable[ProducerState]) -> Op:
-    """With earlier operations these cover batches before `upto`."""
+    """Encode producers; with earlier operations these cover batches before `upto`."""
     return ["p", upto, [[s.producer_id, s.epoch, *map(list, s.batches)] for s in states]]
 
 

@@ -16,7 +16,7 @@ import msgpack
 from octavo.broker.state.cursor import pack_ranges, ranges_of, unpack_ranges
 
 LEASES_BYTES_MAX = 512 * 1024
-"""If a subscription's leases do not fit, it passes none on."""
+"""The most that a hand-over passes on: a subscription with more leases passes on none."""
 _OF_ONE_OP = 10_000
 _MESSAGES_MAX = 1_000_000
 """Bounds the messages read: a few bytes could encode any number of offsets."""

@@ -144,8 +144,9 @@ class StateLog:
         return self._writer is not None
 
     async def append(self, op: Op) -> None:
-        """The state in memory already contains `op`. Raises `AckOutcomeUnknown`, `Overloaded`,
-        `NotOwner`.
+        """Write `op`, which the state in memory already contains.
+
+        Raises `AckOutcomeUnknown`, `Overloaded`, `NotOwner`.
         """
         await self._written([op])
 
@@ -202,7 +203,7 @@ class StateLog:
             await asyncio.wait((self._writing,))
 
     async def close(self, *, drain: bool) -> None:
-        """Without `drain`, waiting operations fail with `NotOwner`."""
+        """Close the log; without `drain`, waiting operations fail with `NotOwner`."""
         self._closed = True
         if (task := self._writing) is not None:
             if not drain:

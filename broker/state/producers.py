@@ -157,7 +157,7 @@ def _place(batches: tuple[Remembered, ...], behind: int, count: int) -> Duplicat
 
 
 BROKERS = -1
-"""In place of an epoch: for brokers' own topics and copies, despite exclusive access."""
+"""The epoch of brokers' own topics and copies, which pass exclusive access."""
 
 
 class AccessState(NamedTuple):

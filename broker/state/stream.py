@@ -70,7 +70,7 @@ class Append(NamedTuple):
 
     @property
     def at(self) -> Tuple3 | None:
-        """Producer, epoch and sequence; None without a producer."""
+        """Return producer, epoch and sequence; None without a producer."""
         return None if self.producer is None else (self.producer, self.epoch, self.sequence)
 
 

@@ -71,8 +71,10 @@ class DeadLetterDelivery:
         ack: Callable[[Sequence[int]], Awaitable[None]],
         body: Callable[[int], Awaitable[LargeSource | None]],
     ) -> None:
-        """`word` tells the topic from later topics of its name, and copies before a seek from
-        copies after it.
+        """Deliver dead letters.
+
+        `word` tells the topic from later topics of its name, and copies before a seek from copies
+        after it.
         """
         self._name = name
         self._word = word

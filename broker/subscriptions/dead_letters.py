@@ -178,7 +178,7 @@ def _with_retries(
 
 
 def retrying(name: str, settings: SubscriptionSettings) -> SubscriptionSettings:
-    """Several subscriptions may share a retry topic: each gets only its own messages there."""
+    """Deliver only its own messages: several subscriptions may share a retry topic."""
     before = settings.retry_deliveries
     assert before is not None
     return SubscriptionSettings(
@@ -216,7 +216,7 @@ def retry_of(
 def dead_letter_of(
     name: PartitionName, subscription: str, delivery: Delivery, *, retried: bool = False
 ) -> Record:
-    """`retried`: the copy keeps the headers that name the first topic."""
+    """Make the copy; `retried`: it keeps the headers that name the first topic."""
     origin = delivery.record
     said = _said_of(ORIGIN, name, subscription, delivery)
     fronts = (ORIGIN,) if retried else (ORIGIN, RETRY)
@@ -293,7 +293,7 @@ def fitting_batch(record: Record, producer_id: int) -> bytes | None:
 
 
 def as_large(record: Record, upload: str) -> tuple[Record, bytes] | None:
-    """None for a copy without a value."""
+    """Make a large message of the copy; None for a copy without a value."""
     if not record.value:
         return None
     cutter = Cutter(upload, len(record.value))

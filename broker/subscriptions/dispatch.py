@@ -135,7 +135,7 @@ class Dispatcher:
 
     @property
     def limits(self) -> tuple[int, int | None]:
-        """The most leased messages in all, and per consumer (None: no limit)."""
+        """Return the most leased messages in all, and per consumer (None: no limit)."""
         return self._leased_max, self._of_one_max
 
     @property
@@ -244,8 +244,9 @@ class Dispatcher:
         return start
 
     def enter(self, consumer: str, now_ms: int, priority: int = 0) -> None:
-        """The holder of an exclusive subscription keeps it for an ack timeout after its
-        last call.
+        """Note a consumer's call.
+
+        The holder of an exclusive subscription keeps it for an ack timeout after its last call.
         """
         if self._exclusive:
             is_held = now_ms < self._held_until_ms or self._reads > 0

@@ -28,7 +28,7 @@ class LastUsed:
         span_ms: Callable[[], int | None],
         note: Callable[[Op], None],
     ) -> None:
-        """`span_ms`: the policy; None: nothing expires."""
+        """Note last uses; `span_ms` is the policy, and None means that nothing expires."""
         self._now_s = now_s
         self._time = time
         self._span_ms = span_ms
@@ -40,7 +40,7 @@ class LastUsed:
         """Used while the date was not known."""
 
     def use(self, name: str, held: CursorState | None) -> None:
-        """Raises `PartitionMoving` if the subscription is about to be deleted."""
+        """Note a use. Raises `PartitionMoving` if the subscription is about to be deleted."""
         now_s = self._used_s[name] = self._now_s()
         if held is not None:
             self._mark(name, held)

@@ -80,7 +80,7 @@ _RUNS_MAX = 64
 """… and at most this many ranges: these go into a bounded header."""
 _LOOKING_S_MAX = 0.5
 _RANGES_SHOWN_FOR = 64
-"""With more consumers, statistics only count each one's slots."""
+"""The most consumers for which statistics show slots; for more they only count them."""
 _ANSWERS_REMEMBERED = 256
 """Consumers whose last answer is remembered, in case it was lost."""
 Given = TypeVar("Given")
@@ -642,7 +642,7 @@ class Subscription:
             self.wake()  # a waiting call of the member before must end
 
     def _plan_a_look(self) -> None:
-        """Others may get the share of a consumer that stops counting."""
+        """Plan a look at consumers: others may get the share of one that stops counting."""
         at_ms = self._selection.changes_ms
         if at_ms is None or (self._look is not None and self._look_ms <= at_ms):
             return
@@ -689,7 +689,7 @@ class Subscription:
         return self.info.settings.type == "exclusive" or (self._one_at_a_time and is_active)
 
     def _is_late(self, call: tuple[str, int] | None) -> bool:
-        """A call is a late copy if its consumer has called again since."""
+        """Whether the call is a late copy: its consumer has called again since."""
         newest = self._newest
         return call is not None and newest is not None and call[0] == newest[0] and call < newest
 
@@ -748,8 +748,10 @@ class Subscription:
 
     @property
     def _lease_epoch(self) -> int:
-        """The epoch in ack ids: of the first owner in a chain of planned hand-overs, made unique
-        per subscription, so that no other or later subscription accepts them.
+        """Return the epoch in ack ids.
+
+        It is that of the first owner in a chain of planned hand-overs, made unique per
+        subscription, so that no other or later subscription accepts them.
         """
         word = f"{self.info.name} {self.info.created_ms}"
         return (zlib.crc32(word.encode(), self._log.lease_epoch >> 32) << 32) + self._era

@@ -60,7 +60,7 @@ Durable = Annotated[
 ]
 RECEIVE_MAX = 1_000
 DRAIN_WAIT_S = 1.0
-"""Without --follow, stop after this long without a message."""
+"""Without --follow, the wait for a message after which the command stops."""
 
 TopicOrPattern = Annotated[
     str,

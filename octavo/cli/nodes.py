@@ -159,7 +159,7 @@ def broker(
 
 
 def _tls(config: Path | None) -> TlsConfig:
-    """A node needs a certificate to use TLS."""
+    """Load the TLS settings: a node needs a certificate to use TLS."""
     from octavo.settings import load
     from octavo.tls.contexts import certificates_of
     from octavo.tls.settings import TlsConfig

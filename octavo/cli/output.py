@@ -26,7 +26,7 @@ class SafeConsole(Console):
     """
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Rich calls this for every text, also in tables."""
+        """Render a text for Rich, which calls this for every text, also in tables."""
         return super().render_str(visible(text) if self.is_terminal else text, **options)
 
 
@@ -92,7 +92,7 @@ class Waiting:
         self._told = ""
 
     def __call__(self, error: Exception) -> None:
-        """The client calls this before it repeats a call because of `error`."""
+        """Say that the client will repeat a call because of `error`."""
         reason = str(getattr(error, "detail", error))
         if time.monotonic() - self._since > QUIET_S and reason != self._told:
             self._told = reason

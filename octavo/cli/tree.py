@@ -83,7 +83,7 @@ COMMANDS = {
 
 class Group(TyperGroup):
     def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
-        """typer would cut the commands' sentences to one line."""
+        """Write whole sentences: typer would cut them to one line."""
         with formatter.section("Commands"):
             formatter.write_dl(self.summaries(ctx))
 

@@ -23,7 +23,7 @@ from octavo.client.types import TopicName, listed, plain_text, whole_number
 BEGINNING = "-1"
 """The first message that is still stored."""
 NOW = "now"
-"""The end."""
+"""The stream's end, as a starting point."""
 POLL_S = 60.0
 """Brokers answer a long poll at the latest after `http.stream_poll_ms`, half of this by default."""
 _NAME_BYTES = 8

@@ -132,7 +132,7 @@ class Trimmed(ApiError):
 
     @property
     def earliest(self) -> int | None:
-        """The first offset that is left, or None if the broker did not name it."""
+        """Return the first offset that is left, or None if the broker did not name it."""
         found = self.problem.get("earliest_offset")
         return int(found) if found is not None else None
 

@@ -197,7 +197,7 @@ class Producer(OfThisProcess):
         self._clock = clock
         self._pending_bytes = 0
         self.stored_count = 0
-        """Counts durable messages."""
+        """Durable messages so far."""
         self._room = asyncio.Event()
         self._room.set()
         of = Incarnation(incarnation)
@@ -233,7 +233,7 @@ class Producer(OfThisProcess):
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of batched or sent messages that are not answered yet."""
+        """Return the bytes of batched or sent messages that are not answered yet."""
         return self._pending_bytes
 
     @property

@@ -36,7 +36,7 @@ class BacklogQuota(TypedDict, total=False):
 
     size: Size | None
     time: Time | None
-    """Since its oldest unacked message was stored."""
+    """The age of its oldest unacked message, since it was stored."""
     policy: Literal["hold", "reject", "evict"] | None
     """`hold`: publishes wait, then fail with 429; `reject`: they fail with 409; `evict`: the oldest
     messages count as acked.
@@ -115,7 +115,7 @@ class Quota(TypedDict, total=False):
     """
 
     requests: int | None
-    """Calls each second."""
+    """Calls in a second."""
     publish_bytes: int | None
     publish_messages: int | None
     read_bytes: int | None

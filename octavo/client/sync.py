@@ -213,7 +213,7 @@ class Stream(OnLoopThread[AsyncStream]):
 
     @property
     def name(self) -> str:
-        """The name as `namespace/topic`."""
+        """Return the name as `namespace/topic`."""
         return self._inner.name
 
     create = blocking(AsyncStream.create)
@@ -251,7 +251,7 @@ class Subscription(OnLoopThread[AsyncSubscription]):
 
     @property
     def held_back(self) -> str | None:
-        """Why the last `receive` gave no message although there are some."""
+        """Say why the last `receive` gave no message although there are some."""
         return self._inner.held_back
 
     def deliveries(

@@ -228,7 +228,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def large(self) -> LargeBody | None:
-        """The description of a large message's body, which `AsyncClient.body` reads; else None."""
+        """Describe a large message's body, which `AsyncClient.body` reads; else None."""
         return None if self.value else large_body_of(self.headers)
 
     def text(self) -> str:

@@ -31,7 +31,7 @@ class Checked:
 
 
 def check_bookie(disk: Disk, folders: BookieFolders, on_bytes: Callable[[int], None]) -> Checked:
-    """`on_bytes` is called with the bytes read since the last call."""
+    """Check a bookie's disks; `on_bytes` is called with the bytes read since the last call."""
     exact: list[Damage] = []
     problems: list[str] = []
     empty = [one for one in folders.all if set(disk.list_directory(one)) <= {LOCK_FILE}]

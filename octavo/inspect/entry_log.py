@@ -48,7 +48,7 @@ class EntryLogWalk:
         vouched: int | None,
         lookup: Lookup = nothing_known,
     ) -> None:
-        """`vouched`: the journal mark relies on this log up to here; None: unknown."""
+        """Show a log; `vouched`: the journal mark relies on it up to here; None: unknown."""
         self._file = file
         self._wish = wish
         self._log_id = log_id

@@ -48,7 +48,7 @@ class BookieFolders:
 
     @property
     def running(self) -> str | None:
-        """The process that holds a folder's lock, as its LOCK file says; None if none does."""
+        """Return the process that holds a folder's lock, as its LOCK file says, or None."""
         for folder in self.all:
             holder = lock_holder(f"{folder}/{LOCK_FILE}")
             if holder is not None:

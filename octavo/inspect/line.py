@@ -43,7 +43,7 @@ class Line:
     offset: int
     length: int
     fields: dict[str, Any] = field(default_factory=dict)
-    """For `--json`; `ledger`, `first`, `last` have columns of their own in the table."""
+    """Fields for `--json`; `ledger`, `first`, `last` have columns of their own in the table."""
     note: str = ""
     damage: list[Damage] = field(default_factory=list)
     """Acknowledged data may be lost here."""

@@ -21,7 +21,7 @@ class LedgerSize:
     """Bytes of frames in all entry logs, including copies that newer copies replaced."""
     logs: int = 0
     entries: int = 0
-    """In the index; entries only in the journal are not counted yet."""
+    """Entries in the index; entries only in the journal are not counted yet."""
     live_bytes: int = 0
     """Bytes of the extents that the index names. A partly replaced extent counts as a whole."""
 

@@ -280,7 +280,7 @@ def _full(topic: str, partition: int) -> Finding:
 
 
 def _arrow(frame: Any) -> Any:
-    """PySpark's type hints do not allow the functions that it accepts."""
+    """Hide a frame from type checks: PySpark's hints do not allow functions that it accepts."""
     return frame
 
 

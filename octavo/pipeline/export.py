@@ -39,7 +39,7 @@ _NOTE = "_export.json"
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """Without `every_s`, export what is there now and end."""
+    """Options of an export; without `every_s`, it copies what is there now and ends."""
 
     selection: Selection
     out: str

@@ -141,7 +141,7 @@ def _given(options: KafkaOptions) -> dict[str, str]:
 
 
 def _batch_start(options: KafkaOptions) -> str:
-    """A batch cannot start at `latest`: a dry run reads everything."""
+    """Return a batch's start, which cannot be `latest`: a dry run reads everything."""
     return "earliest" if options.start == "latest" else options.start
 
 

@@ -109,7 +109,7 @@ class Columns:
 
 
 def column_name(field: str) -> str:
-    """Tables use `.` for fields of structs, and need a name."""
+    """Return a column's name; tables use `.` for fields of structs, and need a name."""
     return field.replace(".", "_") or "value_"
 
 

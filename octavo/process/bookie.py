@@ -76,7 +76,7 @@ async def serve_bookie(spec: ProcessSpec, life: Life) -> None:
 
 
 async def _fetch(url: str) -> bytes:
-    """Imported here, as only settings with a URL need its HTTP client."""
+    """Fetch a URL; import the HTTP client here, as only settings with a URL need it."""
     from octavo.process.fetching import fetch
 
     return await fetch(url)

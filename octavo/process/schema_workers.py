@@ -123,7 +123,7 @@ class _Lane:
         self._task: asyncio.Task[None] | None = None
         self._worker: _Worker | None = None
         self._pauses: dict[Hashable, tuple[float, float]] = {}
-        """By subject or caller: the pause's end (loop time), and its length in seconds."""
+        """For each subject or caller, the pause's end (loop time) and its length in seconds."""
         self._answers = msgspec.msgpack.Decoder(Answer)
         self._closed = False
 

@@ -37,7 +37,7 @@ class Authority:
 
     @property
     def version(self) -> int:
-        """−1 without a record, −2 if it is unreadable."""
+        """Return the policy's version; −1 without a record, −2 if it is unreadable."""
         return self._version
 
     @property

@@ -41,7 +41,7 @@ _CLAIMS = {_NODE: ["sub", "aud", "iat", "exp"], _READER: ["sub", "aud", "iat", "
 _ANY_BOOKIE = "bookies"
 _ALGORITHM = "HS256"
 _TO_THE_END = -1
-"""As a range's last entry: includes entries still to be written."""
+"""The last entry of a range that includes entries still to be written."""
 
 Prove = Callable[[str], bytes]
 """Takes a bookie's id and returns the token for that bookie."""

@@ -96,7 +96,7 @@ class PolicyStore:
 
 
 def policy_of(record: PolicyRecord) -> Policy:
-    """Raises `BadRecord` if any part is invalid: no partial policy."""
+    """Decode the policy. Raises `BadRecord` if any part is invalid: no partial policy."""
     reading = _Reading(record)
     while reading.step(len(record.rules) + len(record.roles)):
         pass

@@ -58,7 +58,7 @@ class Identity(NamedTuple):
     name: str
     """A principal: `user:alice`, `node:broker-1`, `anonymous`."""
     groups: frozenset[str] = frozenset()
-    """As principals: `group:staff`."""
+    """Groups as principals: `group:staff`."""
     source: str = "none"
     """The kind of proof: `certificate`, `token`, `api-key`, `password`, `node`, `none`."""
     expires_at_s: float | None = None

@@ -75,7 +75,7 @@ def quota_store(store: MetadataStore) -> SharedRecord[QuotasRecord]:
 
 
 def quotas_of(record: QuotasRecord) -> Quotas:
-    """Raises `BadRecord` if any part is invalid: no partial quotas."""
+    """Decode quotas. Raises `BadRecord` if any part is invalid: no partial quotas."""
     try:
         for one in record.quotas:
             checked_subject(one.subject)
@@ -183,7 +183,7 @@ class FollowedQuotas:
         self._version: int | None = None
 
     async def start(self) -> None:
-        """A record that cannot be decoded counts as no quotas. Raises `MetadataUnavailable`."""
+        """Watch the record; if damaged, it means no quotas. Raises `MetadataUnavailable`."""
         await self._record.start()
 
     async def close(self) -> None:

@@ -229,7 +229,7 @@ class Policy:
         *,
         secured: bool = False,
     ) -> None:
-        """`roles`: the roles of each principal, such as `user:alice` → `role:operators`."""
+        """Hold rules; `roles`: each principal's roles, such as `user:alice` → `role:operators`."""
         self.secured = secured
         self.rules = tuple(rules)
         self.roles = {who: frozenset(names) for who, names in (roles or {}).items()}

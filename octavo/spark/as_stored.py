@@ -82,7 +82,7 @@ class WholeSplit(Split):
 
 
 class WholeReader(SplitReader):
-    """After an error, continues at the next entry rather than at an offset."""
+    """Reads whole entries; after an error, continues at the next entry instead of an offset."""
 
     async def stored(self, split: Split) -> AsyncGenerator[tuple[Piece, list[StoredBatch]]]:
         """Yield the batches of whole ledgers, with a piece that has the offsets to keep."""

@@ -217,7 +217,7 @@ class Cluster:
     async def view_of(
         self, topic: str, partition: int, record: PartitionRecord, incarnation: str = ""
     ) -> View:
-        """As `view`, for a record that was read already."""
+        """Return the view as `view` does, for a record that was read already."""
         spans = []
         for link in record.ledgers:
             if link.count is not None:
@@ -379,7 +379,7 @@ class Cluster:
 
 
 def _keep_quiet() -> None:
-    """Spark's processes do not configure structlog: log only warnings, to standard error."""
+    """Log only warnings, to standard error: Spark's processes do not configure structlog."""
     if not structlog.is_configured():
         structlog.configure(
             wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),

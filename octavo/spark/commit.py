@@ -174,7 +174,7 @@ class _Brokers:
         return await self.ask(path, msgspec.json.encode(body), _JSON)
 
     async def ask(self, path: str, data: bytes, content_type: str) -> dict[str, Any]:
-        """As `call`, with any body. An empty answer is returned as {}."""
+        """Call as `call` does, with any body. An empty answer is returned as {}."""
         pauses = _pauses()
         urls = _own(self._service)
         while True:

@@ -19,7 +19,7 @@ from octavo.spark.strange_options import about
 
 EARLIEST = -2
 LATEST = -1
-"""As in Kafka's JSON."""
+"""The latest offset, as in Kafka's JSON."""
 
 INCARNATION = "incarnation"
 """A topic's incarnation has this key among its partitions, in the offsets that Spark keeps."""
@@ -121,7 +121,7 @@ TRIGGER_DELAY_MS = 15 * 60_000
 def source_options(
     given: Mapping[str, str], *, streaming: bool, unlimited: str | None = None
 ) -> SourceOptions:
-    """`unlimited`: the version of a Spark that passes no limits to a source."""
+    """Read a source's options; `unlimited`: the version of a Spark that passes no limits."""
     read = OptionReader(own_options(given, SOURCES, SINKS, "source"))
     if read.text("service") is None:
         raise InvalidOption(NO_SERVICE)
@@ -293,7 +293,7 @@ def _selection(read: OptionReader) -> Selection:
 
 
 def _bound(read: OptionReader, which: str, default: int) -> Bound:
-    """As in Kafka, a time for all overrides times by partition, then offsets."""
+    """Read a bound; as in Kafka, a time for all comes before times by partition, then offsets."""
     if (time := read.text(f"{which}Timestamp")) is not None:
         if not time.isdigit():
             raise InvalidOption(

@@ -27,7 +27,7 @@ class Orphans(NamedTuple):
 
     @property
     def transaction(self) -> str:
-        """`bulk_load` by its former name, until 0.3."""
+        """Return `bulk_load` by its former name, until 0.3."""
         return self.bulk_load
 
 

@@ -26,7 +26,7 @@ from octavo.spark.sink_options import SinkOptions
 from octavo.spark.sink_rows import RECORDS_MAX, Row, Rows, Target
 
 TASK_BYTES_MAX = 4 * 2**20
-"""They travel through Spark's driver, so more is not small."""
+"""The most that a task sends through Spark's driver."""
 PARTITIONS_MAX = 1_000
 """The most partitions that a broker records for a batch."""
 _EPOCHS = 2**15
@@ -34,7 +34,7 @@ _EPOCHS = 2**15
 
 
 class Producer(NamedTuple):
-    """Its sequences begin at 0."""
+    """A producer id and epoch, whose sequences begin at 0."""
 
     producer_id: int
     epoch: int

@@ -59,7 +59,7 @@ class LargeRow(NamedTuple):
 
 
 class Rows:
-    """In order. `bytes` is about their size in a record batch."""
+    """Rows in order. `bytes` is about their size in a record batch."""
 
     __slots__ = ("bytes", "rows")
 
@@ -83,7 +83,7 @@ class RowRouter:
 
     @property
     def held_bytes(self) -> int:
-        """About the size of the rows that are not in a record batch yet."""
+        """Return about the size of the rows that are not in a record batch yet."""
         return sum(lane.bytes for lane in self._lanes.values())
 
     def add(self, batch: pa.RecordBatch) -> list[tuple[Target, bytes | LargeRow]]:

@@ -27,7 +27,7 @@ Incarnations = dict[str, str]
 """The incarnation of each topic that the offsets belong to."""
 
 _MESSAGE_BYTES_GUESS = 256
-"""In an open ledger, whose size is not recorded yet."""
+"""A message's bytes in an open ledger, whose size is not recorded yet."""
 _COST_BYTES = 64 * 1024
 """The cost of opening a ledger, as extra bytes: else a split could get thousands of them."""
 
@@ -67,7 +67,7 @@ class Span(NamedTuple):
 
     @property
     def shown(self) -> int:
-        """The first offset that is a row."""
+        """Return the first offset that is a row."""
         return self.base + self.hidden
 
 
@@ -90,17 +90,17 @@ class View:
 
     @property
     def earliest(self) -> int:
-        """The first offset that is not trimmed."""
+        """Return the first offset that is not trimmed."""
         return partition_start(self.spans[0].base if self.spans else None, self.trimmed_to)
 
     @property
     def beginning(self) -> int:
-        """The start of a query that reads everything: a compacted view may have older messages."""
+        """Return the start of a full read: a compacted view may have older messages."""
         return self.earliest if self.compacted is None else 0
 
     @property
     def end(self) -> int:
-        """The offset after the last confirmed message."""
+        """Return the offset after the last confirmed message."""
         end = partition_end(self.spans[-1].end if self.spans else None, self.trimmed_to)
         # Compacted messages were confirmed, even if the bookies now report an earlier end.
         return end if self.compacted is None else max(end, self.compacted.horizon)

@@ -30,7 +30,7 @@ class ChildFailed(OctavoError):
     name = "child-failed"
     scope = Scope.PROCESS
     lost_session = False
-    """It lost its metadata session while it started: a new start may succeed."""
+    """Whether it lost its metadata session while it started: a new start may succeed."""
 
 
 class Child:

@@ -22,7 +22,7 @@ REFUSED = (
 
 
 async def connect_tls(tls: Certificates, made: Callable[[], P], host: str, port: int) -> P:
-    """Raises `OSError`, TLS errors included. The caller must bound the time."""
+    """Connect, within the caller's time. Raises `OSError`, TLS errors included."""
     loop = asyncio.get_running_loop()
     context = tls.client
     assert context is not None, "called only with a CA"

@@ -32,7 +32,7 @@ _Seen = tuple[tuple[int, int, int] | None, ...]
 
 class Certificates:
     def __init__(self, config: TlsConfig) -> None:
-        """Raises `TlsError`, which names the file and the problem."""
+        """Load the certificates. Raises `TlsError`, which names the file and the problem."""
         self.config = config
         self._seen = self._look()
         self._revoked = self._revocations()

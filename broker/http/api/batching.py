@@ -380,4 +380,4 @@ def _too_many_results(results_max: int) -> Problem:
 NOT_SENT = Problem(
     503, "not-sent", "not sent: something before it in this request failed", retryable=True
 )
-"""For messages after others that failed."""
+"""The answer for messages after others that failed."""

@@ -46,7 +46,7 @@ SHARES_MAX = 1_000
 ABORTED_LEDGERS_MAX = 10_000
 """A writer with more ledgers calls again."""
 LEDGERS_MAX = 4_000
-"""Also bounds a partition that gets bulk loads."""
+"""The bound of a call's ledgers, and of a partition that gets bulk loads."""
 PARTS_MAX = 4_000
 """Each partition has at least one ledger."""
 _RECORDS_OF_A_PART = 3

@@ -182,7 +182,7 @@ async def list_bookies(call: Call) -> web.StreamResponse:
 
 
 def _stale(seen: Seen, *shown: str) -> dict[str, Any] | None:
-    """The `shown` parts that may be out of date, and since when."""
+    """Return the `shown` parts that may be out of date, and since when."""
     names = [name for name in seen.stale if name in shown]
     return {"what": names, "since": seen.stale_since_ms} if names else None
 

@@ -121,7 +121,7 @@ def _acked(settled: Settled) -> int:
 
 
 async def apply_all(call: Call, topic: TopicName, name: str, shares: dict[int, Share]) -> int:
-    """If owners fail, raises the worst problem, with that number."""
+    """Apply all shares; return their number, or raise the worst problem, with it."""
     answers = await ask_all(
         [_apply(call, topic.partition(number), name, share) for number, share in shares.items()]
     )
@@ -154,7 +154,7 @@ async def give_back(
     release: Sequence[str] = (),
     unread: Sequence[str] = (),
 ) -> None:
-    """On the broker's own behalf: the caller may have lost the right."""
+    """Give messages back on the broker's own behalf: the caller may have lost the right."""
     operation = Settle(partition, name, [], [*nacks], [], [*release], [*unread])
     await operate(call, operation, Settled, is_part=True, identity=call.services.own_identity)
 
@@ -246,7 +246,7 @@ MESSAGE_TYPES = (JSON, NDJSON)
 HELD_BACK_HEADER = "Octavo-Held-Back"
 RECEIVE_PARTITIONS_MAX = 128
 GRACE_S = 0.005
-"""After the first messages, the other partitions get this long."""
+"""How long other partitions are awaited after the first messages."""
 GIVE_BACK_S = 2.0
 """How long a call gives leases back at its end; leases also end by themselves."""
 ASK_AGAIN_S = 1.0

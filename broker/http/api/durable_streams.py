@@ -257,8 +257,9 @@ async def _make(
 
 
 def _check_may_convert(call: Call, operation: MakeStream) -> None:
-    """A stream excludes the topic's publishers, and an expired stream is deleted with its
-    messages.
+    """Check the right to convert a topic.
+
+    A stream excludes the topic's publishers, and an expired stream is deleted with its messages.
     """
     topic = Resource(Kind.TOPIC, str(call.topic))
     call.check(Operation.ALTER, topic)

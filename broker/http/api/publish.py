@@ -154,7 +154,7 @@ def single_record(
     topic: TopicName,
     key: bytes | None = None,
 ) -> Record | None:
-    """None when the body has several messages."""
+    """Return a single message; None when the body has several."""
     now_ms = services.clock()
     if kind == JSON:
         if len(body) > ONE_TURN_BYTES and has_several(body):

@@ -385,7 +385,7 @@ def _messages_of(batches: list[StoredBatch]) -> int:
 
 
 def _count_passed_on(call: Call, what: list[StoredBatch] | list[Raw], count: int) -> None:
-    """Another broker has charged these to the topic."""
+    """Count batches that another broker has charged to the topic."""
     del what
     call.messages += count
 
@@ -479,7 +479,7 @@ class _Following:
         return stream.response
 
     def _is_told(self, page: Page) -> bool:
-        """The head has the batches' append times, and entries if announced."""
+        """Whether the head has the batches' append times, and entries if announced."""
         if self._placed and not page.is_empty and not page.entries:
             return False
         if not page.append_time:

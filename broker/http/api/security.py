@@ -327,7 +327,7 @@ async def _entries_of(
 
 
 async def _entry_with(call: Call, ledger_id: int, offset: int) -> int | None:
-    """None if the ledger is gone or shorter."""
+    """Return the entry that holds the offset; None if the ledger is gone or shorter."""
     try:
         reader = await call.services.ledgers.open(ledger_id)
     except LedgerNotFound:

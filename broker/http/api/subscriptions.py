@@ -95,7 +95,7 @@ async def put_subscription(call: Call) -> web.StreamResponse:
 
 
 async def _check_dead_letters(call: Call, settings: SubscriptionSettings) -> None:
-    """The broker publishes there later on its own behalf."""
+    """Check the right to publish dead letters: the broker publishes later on its own behalf."""
     for text, sub in (
         (settings.dead_letter_topic, settings.dead_letter_subscription),
         (settings.retry_topic, settings.retry_subscription),

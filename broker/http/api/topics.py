@@ -203,7 +203,7 @@ def _shown(info: TopicInfo, warnings: Sequence[str] = ()) -> answers.Topic:
 
 
 def _check_may_see_schema(call: Call, settings: TopicSettings, before: str | None) -> None:
-    """Error messages reveal the topic's schema."""
+    """Check the right to read the topic's schema, which error messages reveal."""
     subject = settings.schema_subject
     if subject is not None and subject != before:
         call.check(Operation.DESCRIBE, Resource(Kind.TOPIC, f"{call.namespace}/{subject}"))
@@ -225,7 +225,7 @@ async def too_few_bookies(call: Call, settings: TopicSettings) -> Problem | None
 
 
 def beyond_any_message(call: Call, policies: Policies) -> InvalidSettings | None:
-    """Other brokers may differ, so existing settings are not checked again."""
+    """Refuse settings beyond any message; existing settings stay, as other brokers may differ."""
     config, asked = call.services.config, policies.message_bytes_max
     if asked is None or asked <= max(config.line_bytes_max, config.large_message_bytes_max):
         return None

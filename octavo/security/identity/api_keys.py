@@ -44,7 +44,7 @@ def line_of(name: str, key: str, groups: Iterable[str] = ()) -> str:
 
 
 def parse_api_keys(data: bytes) -> ApiKeys:
-    """Raises `SecurityError`, which shows no line: it may hold a key."""
+    """Parse the file. Raises `SecurityError`, which shows no line: it may hold a key."""
     try:
         lines = data.decode().splitlines()
     except UnicodeDecodeError as error:

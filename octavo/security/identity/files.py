@@ -25,7 +25,7 @@ class WatchedFile(Generic[T]):
     """Call `refresh` on a thread now and then."""
 
     def __init__(self, setting: str, path: str, parse: Callable[[bytes], T]) -> None:
-        """Raises `SecurityError`, as `parse` does: the process then must not run."""
+        """Watch a file. Raises `SecurityError`, as `parse` does: the process then must not run."""
         self._setting, self._path, self._parse = setting, path, parse
         self._seen = self._settling = self._look()
         self.value = self._read()

@@ -18,9 +18,9 @@ from octavo.security.principal import Unauthenticated, is_principal_name
 
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 ITERATIONS = 16_384
-"""For new credentials: the most that Kafka's tools accept."""
+"""Iterations of new credentials: the most that Kafka's tools accept."""
 ITERATIONS_MIN = 4096
-"""From RFC 7677."""
+"""The least that RFC 7677 allows."""
 ITERATIONS_MAX = 1_000_000
 SALT_BYTES = 16
 SALT_BYTES_MIN = 12

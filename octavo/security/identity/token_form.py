@@ -42,7 +42,7 @@ class Token:
 class Claims(NamedTuple):
     name: str
     groups: frozenset[str]
-    """Without `group:`."""
+    """Groups, without `group:`."""
     issued_at_s: float | None
     expires_at_s: float
 

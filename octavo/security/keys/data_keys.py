@@ -89,7 +89,7 @@ class DataKeys:
         random_bytes: Callable[[int], bytes],
         recheck_s: float,
     ) -> None:
-        """`random_bytes` is the operating system's, except in a simulation."""
+        """Hold keys; `random_bytes` is the operating system's, except in a simulation."""
         self._source = source
         self._random_bytes = random_bytes
         self._recheck_s = recheck_s

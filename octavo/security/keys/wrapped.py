@@ -45,7 +45,7 @@ class Wrapped(NamedTuple):
 
     @classmethod
     def decode(cls, what: str, data: bytes) -> Wrapped:
-        """`what` names the record in errors. Raises `BadRecord`."""
+        """Decode a wrapped key; `what` names the record in errors. Raises `BadRecord`."""
         try:
             version, namespace, key_id, text = data.decode("ascii").split(" ")
             wrapped = base64.b64decode(text, validate=True)
