@@ -62,7 +62,7 @@ class AuditWriter:
         self._waiting: deque[Record] = deque()
         self._lost = 0
         self._begun = 0
-        """Events in a batch that may be stored: it is sent again unchanged."""
+        """How many events are in a batch that may be stored; it is sent again unchanged."""
         self._producer = self._new_producer()
         self._sequence = 0
         self._told: str | None = None

@@ -64,7 +64,7 @@ from octavo.protocol.codes import OctavoError
 
 _log = structlog.get_logger()
 _RUN_REST_S = 2.0
-"""Each run leaves an old ledger for `compaction_grace_ms`, and a line in the record."""
+"""The pause between runs: each leaves an old ledger for a while, and a line in the record."""
 _KEPT_UP_AT_ONCE = 8
 _QUIET_ROUNDS = 6
 """An unused partition is maintained in one of this many rounds."""

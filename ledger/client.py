@@ -102,7 +102,7 @@ class LedgerClient:
         self._ticking: dict[Ticking, None] = {}
         self._ticker: asyncio.Task[None] | None = None
         self._writers: dict[OpenWriter, tuple[str, ...]] = {}
-        """Each with its first ensemble."""
+        """The open writers, each with its first ensemble."""
         self._open_ledgers: Counter[str] = Counter()
         """How many writers each bookie serves: placement prefers bookies with few."""
         self._recoveries: dict[tuple[int, bytes | None], asyncio.Task[LedgerMetadata]] = {}

@@ -50,7 +50,7 @@ LOCK_TIMEOUT_MS = 2000
 """How long a write waits for the file's lock."""
 _LOCK_RETRY_MS = 10
 TOGETHER_MAX = 64
-"""Each holds the lock for some 0.1 ms."""
+"""The writes of a transaction: each holds the lock for some 0.1 ms."""
 
 
 class _Write(NamedTuple):

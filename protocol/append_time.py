@@ -17,7 +17,7 @@ from octavo.protocol.entry import Buffer
 APPEND_TIME_HEADER = "Octavo-Append-Time"
 SPAN_MS = 2**31 - 1
 ROLL_AFTER_MS = SPAN_MS // 2
-"""Then a ledger with append times is rolled over, even if empty."""
+"""After this time a ledger with append times is rolled over, even if empty."""
 ATTRIBUTE_APPEND_TIME = 0x08
 
 

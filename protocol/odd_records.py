@@ -14,7 +14,7 @@ from octavo.protocol.limits import RECORD_HEADERS_MAX
 from octavo.protocol.records import Record
 
 ERROR_HEADER = "octavo-error"
-"""This header of the message that replaces a damaged record says why."""
+"""The header that says why a damaged record was replaced by this message."""
 _VARINT_BITS_MAX = 70
 _APPEND_TIME = 0x08
 

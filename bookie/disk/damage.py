@@ -54,7 +54,7 @@ class DamageKind(enum.StrEnum):
 
 
 _BY_LEDGER = frozenset({DamageKind.MISSING_FILE, DamageKind.STATE})
-"""Each ledger is a separate finding."""
+"""Kinds that report each ledger as a separate finding."""
 _Key = tuple[DamageKind, str, int, int | None]
 
 

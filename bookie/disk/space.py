@@ -8,7 +8,7 @@ TOLD = "the setting bookie.read_only says so"
 _SHARE_TOLD = 20
 """Report when a twentieth of the disk has changed."""
 _LEAST_TOLD = 1000
-"""Or when this part has changed, and the free space has doubled or halved."""
+"""Report also when this part has changed, and the free space has doubled or halved."""
 
 
 def has_changed(told: int, free: int, total: int) -> bool:

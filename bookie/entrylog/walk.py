@@ -37,7 +37,7 @@ class Step(NamedTuple):
     """The length is 0 without a good header."""
     record: Record | None
     frames: bytes
-    """Without a good header: the bytes in its place. Empty when only headers are walked."""
+    """The frames, or the bytes in place of a bad header; empty when only headers are walked."""
     fault: DamageKind | None
     """None does not mean that the frames' checksums are good."""
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 _FIRST_BYTES = 128 * 1024
 _READERS_MAX = 4096
 _SILENT_S = 5.0
-"""Then a silent reader has no claim on the cache."""
+"""After this time a silent reader has no claim on the cache."""
 
 
 class Reader(NamedTuple):

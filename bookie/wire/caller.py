@@ -29,7 +29,7 @@ log = structlog.get_logger()
 FAILED_PROOFS_MAX = 3
 """Failed attempts on one connection; each costs the bookie some work."""
 PROOF_S = 10.0
-"""Then a peer that has proved nothing is disconnected: nodes need connections too."""
+"""After this time a peer that has proved nothing is disconnected: nodes need connections too."""
 _CLOCKS_APART_S = 0.01
 HOW = (
     f"authenticate by the plugin {OCTAVO} with a token, or by a certificate that a rule about "

@@ -56,7 +56,7 @@ class BookieServer:
         )
         self.scratch = bytearray(config.scratch_bytes)
         self.read_only = False
-        """Ordinary adds are answered with READ_ONLY."""
+        """Whether ordinary adds are answered with READ_ONLY."""
         self.takes_recovery_adds = True
         self._connections: dict[Connection, None] = {}
         self._empty = asyncio.Event()

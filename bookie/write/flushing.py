@@ -50,7 +50,7 @@ class Flushing:
         self.wanted = asyncio.Event()
         """Set it to request a flush."""
         self.disk_full = False
-        """Ordinary adds get READ_ONLY until space returns."""
+        """Whether ordinary adds get READ_ONLY, until space returns."""
         self.task = asyncio.get_running_loop().create_task(self._flush_on(), name="flush")
 
     async def checkpoint(self) -> None:

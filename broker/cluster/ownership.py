@@ -287,7 +287,7 @@ class OwnershipManager:
         self._spawn = spawn
         self._value = b""
         self._holdings: dict[PartitionName, _Holding] = {}
-        """All partitions that are not away."""
+        """The partitions whose state is not "away"."""
         self._names: dict[str, PartitionName] = {}
         """Partitions with a tenure, by path of the ownership record."""
         self._awaited: dict[PartitionName, int] = {}

@@ -205,7 +205,7 @@ class Group:
         self._holders: dict[PartitionName, str] = {}
         self._assigning: Assigning | None = None
         self._gathered_ms = 0
-        """Until then members may exist that have not called this broker."""
+        """Until this time members may exist that have not called this broker."""
 
     def beat(
         self,

@@ -154,7 +154,7 @@ class Connection(web.RequestHandler):
             self._lost = None
 
     def data_received(self, data: bytes) -> None:
-        if not data:  # aiohttp continues its parser so
+        if not data:  # by empty data aiohttp continues its parser
             super().data_received(data)
             return
         if self._taken:

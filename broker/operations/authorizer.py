@@ -90,7 +90,9 @@ class Authorizer:
 
     def _check_valid(self, identity: Identity) -> None:
         if self._is_over(identity):
-            raise Unauthenticated(f"what proved {identity.name} has ended")
+            raise Unauthenticated(
+                f"the credentials of {identity.name} have ended: authenticate again"
+            )
 
     def _is_over(self, identity: Identity) -> bool:
         end_s = identity.expires_at_s

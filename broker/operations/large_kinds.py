@@ -28,7 +28,7 @@ class BeginLargeCopy(msgspec.Struct, frozen=True, array_like=True, tag="large_co
     name: PartitionName
     body: str
     upload: str
-    """A copy of this name is stored once."""
+    """The upload's name: of several copies with this name, one is stored."""
     head: bytes
 
 

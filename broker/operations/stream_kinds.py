@@ -140,7 +140,7 @@ class StreamPage(msgspec.Struct, frozen=True, array_like=True):
     start: int
     following: int
     is_all: bool
-    """No more messages now …"""
+    """Whether there are no more messages now …"""
     closed: bool
     """… nor later."""
     before: bytes = b""

@@ -141,7 +141,9 @@ class Rollover:
         # A cancelled caller does not end the insertion.
         await asyncio.wait((work,))
         if work.cancelled():
-            raise PartitionUnavailable(f"{self._name}: an insertion was broken off; ask again")
+            raise PartitionUnavailable(
+                f"{self._name}: the insertion of ledgers was interrupted; ask again"
+            )
         await work
 
     async def _insert(self, plan: Callable[[], Awaitable[Insertion | None]]) -> None:

@@ -89,7 +89,7 @@ class _Pair:
         self.problems: list[tuple[str, str]] = []
         """The pair's own problems: the rest of the path, and what is wrong."""
         self.all_of: list[tuple[str, _Pair]] = []
-        """All of these pairs must fit; each with the rest of its path."""
+        """Pairs that must all fit; each with the rest of its path."""
         self.any_of: list[_Pair] | None = None
         """At least one of these pairs must fit."""
         self.left = 0
@@ -369,7 +369,7 @@ class Shape:
         return base, per_byte
 
     def _size(self, schema: Avro) -> tuple[int, int]:
-        """Return the least size of a value.
+        """Return the most parts and the least bytes of a value.
 
         Elements of lists and maps and recursive records do not count: each has a byte, so
         `per_byte` bounds them.

@@ -178,7 +178,7 @@ def _with_retries(
 
 
 def retrying(name: str, settings: SubscriptionSettings) -> SubscriptionSettings:
-    """Deliver only its own messages: several subscriptions may share a retry topic."""
+    """Make the retry topic's subscription, which gets only its own messages there."""
     before = settings.retry_deliveries
     assert before is not None
     return SubscriptionSettings(

@@ -28,7 +28,7 @@ _EARLY_COST_BYTES = 200
 
 
 class ExplicitIds:
-    """No other caller may add to `writer` from then on."""
+    """Adds entries under the caller's ids; no other caller may add to `writer` from then on."""
 
     def __init__(self, writer: LedgerWriter, early_bytes_max: int = 32 * 1024 * 1024) -> None:
         self._writer = writer

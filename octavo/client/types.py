@@ -66,7 +66,7 @@ def to_bytes(value: Value) -> bytes | None:
 
 
 Headers = Mapping[str, str | bytes | None] | Iterable[tuple[str, str | bytes | None]]
-"""By name, or pairs when a name repeats."""
+"""A message's headers: by name, or pairs when a name repeats."""
 
 
 def header_pairs(headers: Headers | None) -> list[tuple[str, bytes | None]]:

@@ -36,7 +36,7 @@ _STRICT = {
     "csv": {"header": "true", "mode": "FAILFAST", "enforceSchema": "false"},
     "json": {"mode": "FAILFAST"},
 }
-"""By default Spark would silently turn a bad row into nulls."""
+"""Spark's options to fail at a bad row, which it would silently turn into nulls."""
 
 
 @dataclass(frozen=True)

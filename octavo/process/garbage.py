@@ -39,7 +39,7 @@ class ShortCollections:
         self._whole = 0
         """Objects that survived the last collection of everything."""
         self._since = 0
-        """Objects frozen since then."""
+        """Objects frozen since the last collection of everything."""
         self._is_whole = False
         """Nothing is frozen: the next full collection visits everything."""
 

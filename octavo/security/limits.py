@@ -69,7 +69,7 @@ NO_QUOTA = Quota()
 
 
 class Quotas:
-    """By subject: `user:alice`, `user:*`, `anonymous`, `namespace:payments`, `namespace:*`."""
+    """Quotas of `user:alice`, `user:*`, `anonymous`, `namespace:payments`, `namespace:*`."""
 
     def __init__(self, quotas: Mapping[str, Quota] | None = None) -> None:
         self._set = dict(quotas or {})

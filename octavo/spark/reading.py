@@ -27,7 +27,7 @@ BYTES_MAX = 2 * 2**20
 
 
 class Split(InputPartition):
-    """Some pieces, and the metadata records needed to read them."""
+    """A task of Spark: some pieces, and the metadata records needed to read them."""
 
     def __init__(self, parts: tuple[Piece, ...], records: dict[str, bytes]) -> None:
         super().__init__(None)

@@ -410,7 +410,7 @@ def _fork_asked(headers: Mapping[str, str]) -> ForkAsked | None:
     if path is None:
         if offset is not None or sub is not None:
             raise Problem(
-                400, "fork-of-nothing", f"of what it is a fork says {durable.FORKED_FROM_HEADER}"
+                400, "fork-of-nothing", f"a fork needs {durable.FORKED_FROM_HEADER}: its source"
             )
         return None
     source = durable.source_of(path)

@@ -225,7 +225,10 @@ async def too_few_bookies(call: Call, settings: TopicSettings) -> Problem | None
 
 
 def beyond_any_message(call: Call, policies: Policies) -> InvalidSettings | None:
-    """Refuse settings beyond any message; existing settings stay, as other brokers may differ."""
+    """Return the error for a `message_bytes_max` above any message that this broker takes.
+
+    Other brokers may differ, so existing settings are not checked again.
+    """
     config, asked = call.services.config, policies.message_bytes_max
     if asked is None or asked <= max(config.line_bytes_max, config.large_message_bytes_max):
         return None
