@@ -89,7 +89,7 @@ KEPT: Mapping[str, str] = {
         octavo.broker.cluster.dead_letters:DOUBTFUL_MAX
     """,
     "against seven days stand requests that are minutes on their way, and a seed lasts one: "
-    "unit/broker/test_bulk_loads_kept goes to the end of them": """
+    "unit/broker/test_bulk_load goes to the end of them": """
         octavo.broker.bulkload.driver:KEPT_MS
     """,
     "of encrypted ledgers, which the simulated cluster has none of: to bookies they are like any "
@@ -152,7 +152,7 @@ KEPT: Mapping[str, str] = {
         octavo.bookie.back_pressure:REQUESTS_PER_TURN octavo.bookie.back_pressure:_READ_PER_TURN
         octavo.bookie.back_pressure:REQUESTS_PER_CHUNK
     """,
-    "of time that work takes, and on the simulated clock none does; unit/broker/test_pace": """
+    "of time that work takes, and on the simulated clock none does; unit/broker/test_turns": """
         octavo.broker.partition.compactor:_TURN_S octavo.broker.partition.compactor:_LATE_S_MAX
         octavo.ledger.client:_TICKED_AT_ONCE octavo.broker.groups.group:ASSIGNED_AT_ONCE
     """,
@@ -160,7 +160,7 @@ KEPT: Mapping[str, str] = {
         octavo.broker.cluster.broker_status:_TRIES
     """,
     "of balance by load, which the simulator leaves off, for it judges the even spread; "
-    "unit/broker/test_load, cluster/test_balance": """
+    "unit/broker/test_broker_registry, cluster/test_balance": """
         octavo.broker.cluster.load:GAIN octavo.broker.cluster.load:IDLE
         octavo.broker.cluster.load:MEASURED_EVERY_S octavo.broker.cluster.load:MESSAGE_BYTES
         octavo.broker.cluster.load:SMOOTHED_OVER_S octavo.broker.cluster.load:TOLD_STEP
@@ -203,7 +203,7 @@ KEPT: Mapping[str, str] = {
         octavo.bookie.wire.requests:_COMPARED_MAX octavo.ledger.rereplication.comparing:*
         octavo.ledger.read.doubts:*
     """,
-    "simulated clients send batches; unit/broker/test_gathering draws them": """
+    "simulated clients send batches; unit/broker/test_publisher draws them": """
         octavo.broker.partition.message_batcher:* octavo.broker.operations.gathered:*
     """,
     "the load of large messages makes pieces short by itself; their memory is counted in "

@@ -146,7 +146,7 @@ _AGAIN = (
 _CHANNEL = "octavo.ledger.write.bookie_channel:BookieChannel"
 _CONNECTION = "octavo.ledger.bookies.connection:BookieConnection"
 _READS = "octavo.bookie.read.path:ReadPath"
-_CALLS = "unit/broker/test_calls_counted.py"
+_CALLS = "unit/broker/test_dispatch.py"
 _SUBSCRIPTION = "octavo.broker.subscriptions.subscription:Subscription"
 
 BUGS = (

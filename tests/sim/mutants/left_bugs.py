@@ -8,10 +8,11 @@ from __future__ import annotations
 from tests.sim.mutants.planting import Edit
 from tests.sim.mutants.tested import TestedBug
 
-_LEASES = "unit/broker/test_left_leases.py"
-_RUNS = "unit/broker/test_delays.py::test_runs_of_any_length_give_the_same"
+_LEASES = "unit/broker/test_state_log.py"
+_RUNS = "unit/broker/test_subscriptions.py::test_runs_of_any_length_give_the_same"
 _FLOOR = (
-    "unit/broker/test_delays.py::test_the_first_unacked_message_stays_also_as_the_last_of_its_run"
+    "unit/broker/test_subscriptions.py::"
+    "test_the_first_unacked_message_stays_also_as_the_last_of_its_run"
 )
 
 BUGS = (

@@ -85,7 +85,7 @@ BUGS = (
         """A message may have come just before the later of two marks, so its age must count from
         there.""",
         "P64",
-        "unit/broker/test_ages.py",
+        "unit/broker/test_retention.py",
         (
             Edit(
                 "octavo.broker.policies:Ages.stored_before",
@@ -115,7 +115,7 @@ BUGS = (
         """A snapshot of a state ledger is ahead of operations that were queued before it. Such an
         operation must not take newer marks back.""",
         "P64",
-        "unit/broker/test_ages.py",
+        "unit/broker/test_retention.py",
         (
             Edit(
                 "octavo.broker.policies:Ages.note",

@@ -114,7 +114,7 @@ BUGS = (
         "a cancelled opening keeps its turn",
         "After some of them no partition opens.",
         "Q1",
-        "unit/broker/test_openings.py::test_who_leaves_the_line_takes_no_turn_with_it",
+        "unit/broker/test_partition_record.py::test_who_leaves_the_line_takes_no_turn_with_it",
         (
             "octavo.broker.cluster.openings:Openings._wait",
             "self._next()  # it has its turn: pass it on",
@@ -126,7 +126,7 @@ BUGS = (
         "a cancelled read of a record stays current, and later callers wait for it",
         "Each later caller waits for it.",
         "Q2",
-        "unit/broker/test_watched_record.py::test_a_reading_that_is_broken_off_is_followed_by_another",
+        "unit/broker/test_partition_record.py::test_a_reading_that_is_broken_off_is_followed_by_another",
         ("octavo.broker.cluster.watched_record:WatchedRecord._end", "self._reading = None", "pass"),
     ),
     _bug(
@@ -134,7 +134,7 @@ BUGS = (
         "dead-letter delivery keeps a topic's turns in memory afterwards",
         "Topics come and go for months.",
         "Q1",
-        "unit/broker/test_letter_turns.py::test_one_topic_and_one_namespace_have_a_share",
+        "unit/broker/test_dead_letters.py::test_one_topic_and_one_namespace_have_a_share",
         ("octavo.broker.cluster.dead_letters:Turns._share", "if users > 1:", "if users >= 1:"),
     ),
     _bug(
@@ -142,7 +142,7 @@ BUGS = (
         "healthy dead-letter topics wait for full topics of their namespace",
         "Topics that accept letters wait behind full topics.",
         "a key that is too small",
-        "unit/broker/test_letter_turns.py::test_topics_in_doubt_and_others_of_one_namespace_take_no_turns_of_each_other",
+        "unit/broker/test_dead_letters.py::test_topics_in_doubt_and_others_of_one_namespace_take_no_turns_of_each_other",
         (
             "octavo.broker.cluster.dead_letters:Turns.turn",
             "self._share((topic.namespace, doubtful), namespace)",
@@ -154,7 +154,7 @@ BUGS = (
         "an interrupted listing of bulk loads counts as read",
         "New bulk loads are not finished until the list changes again.",
         "S9",
-        "unit/broker/test_bulk_loads_kept.py::test_a_look_that_is_broken_off_is_made_again",
+        "unit/broker/test_bulk_load.py::test_a_look_that_is_broken_off_is_made_again",
         (
             "octavo.broker.bulkload.driver:BulkLoads.due",
             "except BaseException:",
@@ -166,7 +166,7 @@ BUGS = (
         "a batch that two readers unpack is counted twice",
         "The bound on open batches fills, and nothing is kept.",
         "Q1",
-        "unit/broker/test_subscription_types.py::test_what_a_filter_refuses_is_acked_and_written",
+        "unit/broker/test_keys.py::test_what_a_filter_refuses_is_acked_and_written",
         (
             "octavo.broker.log.open_batches:OpenBatches._keep",
             "if key in self._kept:\n        return",
@@ -178,7 +178,7 @@ BUGS = (
         "a closed partition's bytes stay counted in the tail cache",
         "The bound fills, and nothing is cached.",
         "Q1",
-        "unit/broker/test_broker_memory.py::test_clearing_gives_the_memory_back_and_ends_the_part",
+        "unit/broker/test_log_reader.py::test_clearing_gives_the_memory_back_and_ends_the_part",
         (
             "octavo.broker.log.cache:PartitionTail.clear",
             "self._cache.removed(sum(left), len(left))",
@@ -214,7 +214,7 @@ BUGS = (
         "of several invalid messages, the wrong one is reported as the first",
         "Another message is named than the first.",
         "answers",
-        "unit/broker/test_schema_costs.py::test_the_first_misfit_is_told_whichever_way_it_is_checked",
+        "unit/broker/test_schemas.py::test_the_first_misfit_is_told_whichever_way_it_is_checked",
         (
             "octavo.broker.cluster.schema_registry:MessageCheck.misfit",
             "if said is not None and (found is None or said[0] < found[0]):",
@@ -362,7 +362,7 @@ BUGS = (
         "a subscription in use is retired for a moment",
         "Its consumers are sent away.",
         "S9",
-        "unit/broker/test_uses.py::test_who_comes_while_it_is_retired_keeps_it",
+        "unit/broker/test_backlogs.py::test_who_comes_while_it_is_retired_keeps_it",
         (
             "octavo.broker.subscriptions.last_used:LastUsed.is_unused",
             "now_s + retire_s if unused else 0.0",
@@ -374,7 +374,7 @@ BUGS = (
         "a use of a subscription that could not be dated is never recorded",
         "The next owner takes the subscription for unused.",
         "S9",
-        "unit/broker/test_uses.py::test_a_use_before_the_time_is_known_is_marked_later",
+        "unit/broker/test_backlogs.py::test_a_use_before_the_time_is_known_is_marked_later",
         (
             "octavo.broker.subscriptions.last_used:LastUsed.keep",
             "elif not gone and name in self._unmarked:",
@@ -430,7 +430,7 @@ BUGS = (
         "a ledger takes one entry more than its limit",
         "Each ledger has an entry, or a byte, more than its topic says.",
         "equality at a bound",
-        "unit/broker/test_rollover.py::test_a_ledger_is_due_at_each_bound",
+        "unit/broker/test_ledger_list.py::test_a_ledger_is_due_at_each_bound",
         (
             "octavo.broker.log.ledger_list:RolloverPolicy.due",
             "entries >= self.entries_max",
@@ -490,7 +490,7 @@ BUGS = (
         "an interrupted audit batch is sent again with more events, and stored twice",
         "The owner knows its first sequence and another length: all of it is stored twice.",
         "cancellation inside an await",
-        "unit/broker/test_audit_writer.py::test_a_batch_that_was_broken_off_goes_on_as_it_was",
+        "unit/broker/test_access.py::test_a_batch_that_was_broken_off_goes_on_as_it_was",
         (
             "octavo.broker.audit:AuditWriter.write_all",
             "self._begun or min(",
@@ -502,7 +502,7 @@ BUGS = (
         "a broker's status counts as published although its session ended",
         "The others take a drained broker for one that may be given partitions.",
         "what a session took with it is told again",
-        "unit/broker/test_broker_status.py::test_a_session_that_ends_amid_any_call",
+        "unit/broker/test_broker_registry.py::test_a_session_that_ends_amid_any_call",
         (
             "octavo.broker.cluster.broker_status:BrokerStatuses.tell_again",
             "if sessions == self._sessions:",

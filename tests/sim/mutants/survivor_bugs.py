@@ -38,7 +38,7 @@ BUGS = (
         """A partition notes which batch of a bulk load it has taken in. If the note is removed
         while the batch may still be requested again, the part is taken in twice.""",
         "X2",
-        "unit/broker/test_marks_pruned.py",
+        "unit/broker/test_bulk_load.py",
         (
             Edit(
                 "octavo.broker.partition.part_loader:PartLoader._finished",
@@ -53,7 +53,7 @@ BUGS = (
         """The old ledger is closed at its last confirmed add: its later messages are lost, and
         messages in the new ledger stay.""",
         "S9",
-        "unit/broker/test_rollover.py",
+        "unit/broker/test_ledger_list.py",
         (
             Edit(
                 "octavo.broker.partition.rollover:Rollover._replace",
@@ -68,7 +68,7 @@ BUGS = (
         """The edit calls a similar function, which releases the waiter as if all adds were
         confirmed. The record then names the new ledger, although a message before it is lost.""",
         "S9",
-        "unit/broker/test_rollover.py",
+        "unit/broker/test_ledger_list.py",
         (
             Edit(
                 "octavo.broker.partition.publisher:Publisher.fail",
@@ -164,7 +164,7 @@ BUGS = (
         of a ledger. The edit continues in the next ledger, and no page has the messages in
         between.""",
         "X9 (a page has all of the view)",
-        "unit/broker/test_compacted_reader.py",
+        "unit/broker/test_compaction.py",
         (
             Edit(
                 "octavo.broker.partition.compacted:CompactedReader._read",
@@ -179,7 +179,7 @@ BUGS = (
         """A query uses its id for as long as it lives. Counted from the first batch, the id is
         forgotten while the query runs, and a repeated batch is stored twice.""",
         "X1",
-        "unit/broker/test_bulk_loads_kept.py",
+        "unit/broker/test_bulk_load.py",
         (
             Edit(
                 "octavo.broker.bulkload.driver:BulkLoads.sweep",

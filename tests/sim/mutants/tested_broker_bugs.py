@@ -16,7 +16,7 @@ BUGS = (
         """A chunk of a snapshot may begin below the cursor's floor. Without the mask its lower bits
         count, and the backlog is too small for ever.""",
         "S9 (backlog)",
-        "unit/broker/test_cursor.py",
+        "unit/broker/test_state_log.py",
         (
             Edit(
                 "octavo.broker.state.cursor:Cursor.load",
@@ -32,7 +32,7 @@ BUGS = (
         """A repeat may span several stored batches. Its answer must wait for its last offset, not
         for its first.""",
         "S9, S1 (what is answered is durable)",
-        "unit/broker/test_dedup.py",
+        "unit/broker/test_publisher.py",
         (
             Edit(
                 "octavo.broker.state.producers:_place",
@@ -152,7 +152,7 @@ BUGS = (
         """The messages that are cut off go to other consumers, but this consumer may have them from
         the first answer.""",
         "X12",
-        "unit/broker/test_receive_of_subscription.py",
+        "unit/broker/test_subscriptions.py",
         (
             Edit(
                 "octavo.broker.subscriptions.subscription:_read_until_s",
@@ -167,7 +167,7 @@ BUGS = (
         """A first receive that fails releases its leases, because no consumer saw them. A consumer
         that has the first answer works on the messages of a repeat.""",
         "X12",
-        "unit/broker/test_receive_of_subscription.py",
+        "unit/broker/test_subscriptions.py",
         (
             Edit(
                 "octavo.broker.subscriptions.subscription:Subscription._hand_out",
@@ -182,7 +182,7 @@ BUGS = (
         """The table forgets the producer that was silent for longest. Setting an existing key keeps
         its place, so after a take-over the busiest producer may be forgotten first.""",
         "S9 (none twice)",
-        "unit/broker/test_state_format.py",
+        "unit/broker/test_state_log.py",
         (
             Edit(
                 "octavo.broker.state.format:State._apply",
@@ -242,7 +242,7 @@ BUGS = (
         """In memory the ack is done, so the edit writes nothing. A take-over delivers the messages
         again although the ack was answered.""",
         "S9 (an ack that was answered holds)",
-        "unit/broker/test_acks_are_durable.py",
+        "unit/broker/test_partition_record.py",
         (
             Edit(
                 "octavo.broker.subscriptions.subscription:Subscription.acknowledge",
@@ -257,7 +257,7 @@ BUGS = (
         """The old writer must be released before the new ledger is there. If the record names the
         new ledger, later answers are in a ledger that no owner reads.""",
         "S9 (an ack that was answered holds)",
-        "unit/broker/test_acks_are_durable.py",
+        "unit/broker/test_partition_record.py",
         (
             Edit("octavo.broker.state.log:StateLog._roll", "    self._writer = None\n", ""),
             Edit(
@@ -272,7 +272,7 @@ BUGS = (
         "when two readers of a ledger open at once, one is never closed",
         "No caller uses it, and its watch stays for ever.",
         "every reader is closed",
-        "unit/broker/test_open_readers.py",
+        "unit/broker/test_log_reader.py",
         (
             Edit(
                 "octavo.broker.log.reader:OpenReaders.get_or_open",
@@ -288,7 +288,7 @@ BUGS = (
         """The reader may have been replaced since. Without the check that it is the same one, the
         newer reader leaves the table and is never closed.""",
         "every reader is closed",
-        "unit/broker/test_open_readers.py",
+        "unit/broker/test_log_reader.py",
         (
             Edit(
                 "octavo.broker.log.reader:OpenReaders.drop",
@@ -303,7 +303,7 @@ BUGS = (
         """Every second point goes. The edit begins one point too early, so nothing lies before the
         lowest point.""",
         "reads of long ledgers",
-        "unit/broker/test_broker_memory.py",
+        "unit/broker/test_log_reader.py",
         (
             Edit(
                 "octavo.broker.log.entry_index:_Points.note",
@@ -318,7 +318,7 @@ BUGS = (
         """Two lines in the other order: when the write fails, the next call does not repeat it, and
         unacked messages are trimmed.""",
         "S9",
-        "unit/broker/test_subscriptions_made.py",
+        "unit/broker/test_subscriptions.py",
         (
             Edit(
                 "octavo.broker.subscriptions.subscriptions:SubscriptionSet.make",
@@ -350,7 +350,7 @@ BUGS = (
         "a receive reads without a limit of time",
         "Its caller has given up by then, and asks again.",
         "S8 (a subscription drains)",
-        "unit/broker/test_receive_of_subscription.py",
+        "unit/broker/test_subscriptions.py",
         (
             Edit(
                 "octavo.broker.subscriptions.subscription:_delivered",
@@ -365,7 +365,7 @@ BUGS = (
         """The cursor was deleted while it was on the way to the state ledger. The consumer receives
         and acks with a cursor that no snapshot has.""",
         "S9",
-        "unit/broker/test_subscriptions_made.py",
+        "unit/broker/test_subscriptions.py",
         (
             Edit(
                 "octavo.broker.subscriptions.subscriptions:SubscriptionSet.make",
@@ -383,7 +383,7 @@ BUGS = (
         """The old cursor still has the name; only its creation time shows that it is of the deleted
         subscription. New messages count as acked.""",
         "S9",
-        "unit/broker/test_acks_are_durable.py",
+        "unit/broker/test_partition_record.py",
         (
             Edit(
                 "octavo.broker.subscriptions.subscriptions:SubscriptionSet.make",
@@ -398,7 +398,7 @@ BUGS = (
         """The watch fired during the read, so the result may be old. The edit ignores that, and the
         broker uses it until the next change.""",
         "what is remembered is not older than the last alarm",
-        "unit/broker/test_watched_record.py",
+        "unit/broker/test_partition_record.py",
         (
             Edit(
                 "octavo.broker.cluster.watched_record:WatchedRecord._read_once",
@@ -412,7 +412,7 @@ BUGS = (
         "cleanup deletes a ledger that the current epoch may still name",
         "An off-by-one: at the current epoch the owner may still name the ledger.",
         "P46",
-        "unit/broker/test_leftover.py",
+        "unit/broker/test_retention.py",
         (
             Edit(
                 "octavo.broker.log.orphan_ledgers:may_go",
@@ -427,7 +427,7 @@ BUGS = (
         """Besides its chain of ledgers a partition's record names its state ledger, which may be of
         an earlier epoch. All cursors are gone at the next take-over.""",
         "P46",
-        "unit/broker/test_leftover.py",
+        "unit/broker/test_retention.py",
         (
             Edit(
                 "octavo.broker.log.orphan_ledgers:named_ledgers",
@@ -457,7 +457,7 @@ BUGS = (
         """A ledger that was found named must be found unnamed twice again. The line looks
         redundant, because a named ledger is not deleted anyway.""",
         "P46",
-        "unit/broker/test_leftover.py",
+        "unit/broker/test_retention.py",
         (
             Edit(
                 "octavo.broker.log.orphan_ledgers:Suspects.judged",

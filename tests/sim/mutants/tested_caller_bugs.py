@@ -9,9 +9,9 @@ _BATCHES = "cluster/test_broker_bulk_loads.py"
 _RECOVER = "cluster/test_partition.py"
 _FOLLOW = "cluster/test_streams.py"
 _PUSH = "cluster/test_streams.py"
-_GATHERING = "unit/broker/test_gathering.py"
+_GATHERING = "unit/broker/test_publisher.py"
 _FORGED = "cluster/test_forged.py"
-_UPGRADE = "unit/broker_operations/test_upgrade.py"
+_UPGRADE = "unit/broker_operations/test_links.py"
 _UPGRADES = "unit/broker_http/test_upgrades.py"
 
 BUGS = (

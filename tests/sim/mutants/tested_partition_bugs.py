@@ -87,7 +87,7 @@ BUGS = (
         """The record has a higher epoch, so the owner was replaced. It fences its successor, and
         its old cursors undo acks that the successor answered.""",
         "S9 (of two owners one chain wins; an ack that was answered holds)",
-        "unit/broker/test_opening.py",
+        "unit/broker/test_partition_record.py",
         (
             Edit(
                 "octavo.broker.partition.opening:PartitionOpener._open",
@@ -102,7 +102,7 @@ BUGS = (
         """Two lines in the other order: the flag must say that the record *may* name the new
         ledger. A write whose reply was lost has taken effect.""",
         "P46 (what a chain names is there)",
-        "unit/broker/test_rollover.py",
+        "unit/broker/test_ledger_list.py",
         (
             Edit(
                 "octavo.broker.partition.rollover:Rollover._replace",
@@ -250,7 +250,7 @@ BUGS = (
         "a batch confirmed after its partition closed stays in the cache",
         "No reader uses it and nothing evicts it, so the room of the cache shrinks for ever.",
         "memory (the cache's bound)",
-        "unit/broker/test_broker_memory.py",
+        "unit/broker/test_log_reader.py",
         (
             Edit(
                 "octavo.broker.log.cache:PartitionTail.append",
@@ -355,7 +355,7 @@ BUGS = (
         """A metadata server that is behind does not know the newest view. If retention has removed
         the messages of that view, a reader from the beginning misses keys without an error.""",
         "X9",
-        "unit/broker/test_compacted_reader.py",
+        "unit/broker/test_compaction.py",
         (
             Edit(
                 "octavo.broker.partition.compacted:CompactedReader.learn",
@@ -370,7 +370,7 @@ BUGS = (
         """When the fork is deleted, no other user of the ledgers is known, and they are deleted
         while the source needs them.""",
         "P46",
-        "unit/broker/test_shared_ledgers.py",
+        "unit/broker/test_ledger_list.py",
         (
             Edit(
                 "octavo.broker.cluster.forks:Forks._share",
@@ -385,7 +385,7 @@ BUGS = (
         """The source may have trimmed a ledger since its list was read, when it saw no other user.
         The fork then begins with a ledger that is gone.""",
         "P46",
-        "unit/broker/test_shared_ledgers.py",
+        "unit/broker/test_ledger_list.py",
         (
             Edit(
                 "octavo.broker.cluster.forks:Forks._share",
@@ -400,7 +400,7 @@ BUGS = (
         """This was correct before there were forks. The edit does not ask which partitions still
         use the ledger.""",
         "P46",
-        "unit/broker/test_shared_ledgers.py",
+        "unit/broker/test_ledger_list.py",
         (
             Edit(
                 "octavo.broker.log.ledger_references:SharedLedgers.release",
@@ -415,7 +415,7 @@ BUGS = (
         """No record names the ledger yet, so it seems unused. The fork is about to write its
         record, and gets a ledger that is deleted with its source.""",
         "P46",
-        "unit/broker/test_shared_ledgers.py",
+        "unit/broker/test_ledger_list.py",
         (
             Edit(
                 "octavo.broker.log.orphan_ledgers:is_gone",
@@ -489,7 +489,7 @@ BUGS = (
         "a message is acked before its retry copy is stored",
         "When the copy is refused, or the broker dies before it is stored, the message is lost.",
         "X14",
-        "unit/broker/test_retry_topic.py",
+        "unit/broker/test_dead_letters.py",
         (
             Edit(
                 "octavo.broker.subscriptions.dead_letter_delivery:DeadLetterDelivery._send",
@@ -554,7 +554,7 @@ BUGS = (
         """The owner dies. The next owner does not know the end and takes more appends, which
         readers that saw the end never read.""",
         "S9",
-        "unit/broker/test_partition_stream.py",
+        "unit/broker/test_log_reader.py",
         (
             Edit(
                 "octavo.broker.partition.stream:PartitionStream.is_closed",

@@ -6,7 +6,12 @@ sometimes forgets the id. It keeps decisions as plain sets; the rules under test
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -14,10 +19,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from octavo.broker.bulkload import rules
+from octavo.broker.bulkload.driver import KEPT_MS
+from octavo.broker.bulkload.driver import BulkLoads as KeptBulkLoads
 from octavo.broker.bulkload.rules import Standing
+from octavo.broker.clock.deletion_clock import DeletionTime
 from octavo.broker.errors import BATCH_BEGUN, BULK_LOAD_ABORTED
 from octavo.broker.log.ledger_list import Contents, LedgerList
+from octavo.broker.partition.part_loader import PartLoader
+from octavo.broker.types import PartitionName
 from octavo.metadata.bulk_loads import BulkLoadPart, BulkLoadRecord, PrivateLedger
+from octavo.metadata.one_record import ABSENT
+from octavo.metadata.store import MetadataUnavailable, VersionConflict
 from octavo.metadata.topic_records import decode_record, encode_record
 from octavo.metadata.topics import PartitionLedger, PartitionRecord
 from tests.support.kit.examples import examples
@@ -308,3 +320,124 @@ def test_the_records_come_back_as_they_were() -> None:
         (PartitionLedger(1, 0, 4, 10, 5, 9, 9, bulk_loaded=True),), bulk_loads={"a": 3}
     )
     assert decode_record(PartitionRecord, "p", encode_record(partition)) == partition
+
+
+ID = "query"
+
+
+class Store:
+    """The record of a bulk load, in memory."""
+
+    def __init__(self) -> None:
+        self.record = BulkLoadRecord()
+        self.version = ABSENT
+        self._written = 0
+
+    async def read(self, _: str) -> tuple[BulkLoadRecord, int]:
+        return self.record, self.version
+
+    async def write(self, _: str, record: BulkLoadRecord, version: int) -> None:
+        if version != self.version:
+            raise VersionConflict("somebody was there before")
+        self._written += 1
+        self.record, self.version = record, self._written
+
+    async def delete(self, _: str, version: int) -> None:
+        assert version == self.version
+        self.record, self.version = BulkLoadRecord(), ABSENT
+
+    def watch(self, _: str, on_change: Callable[[], None]) -> Any:
+        """Never fires: nothing changes behind the sweeps of this test."""
+        return Mock()
+
+    async def list(self) -> list[str]:
+        return [ID] * (self.version != ABSENT)
+
+
+async def load_part(_name: PartitionName, _bulk_load: str, _batch: int) -> int | None:
+    raise AssertionError("no batch here has parts")
+
+
+async def nobody(_: PartitionName) -> None:
+    return None
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_it_is_kept_from_its_last_use(seed: int) -> None:
+    rng = random.Random(seed)
+    store: Any = Store()
+    unused: Any = None
+    now_ms = used_ms = 1_700_000_000_000
+    bulk_loads = KeptBulkLoads(
+        store, unused, unused, lambda: now_ms, lambda: DeletionTime(now_ms, "", 0, now_ms)
+    )
+    batch, used = -1, False
+    for _ in range(60):
+        now_ms += rng.choice((0, 1, KEPT_MS // 7, KEPT_MS // 2, KEPT_MS))
+        action = rng.choice(("commit", "publish", "sweep", "sweep"))
+        if action == "sweep":
+            await bulk_loads.sweep(ID, nobody)
+            if used and now_ms - used_ms <= KEPT_MS:
+                assert store.record.batch == batch, "it was used within seven days"
+            else:
+                assert store.version == ABSENT
+                batch, used = -1, False
+            continue
+        batch += 1
+        if action == "publish":
+            assert await bulk_loads.begin(ID, batch, {}, load_part)
+        done = await bulk_loads.commit(ID, batch, [], load_part, published=action == "publish")
+        assert not done.repeated
+        used_ms, used = now_ms, True
+
+
+@pytest.mark.parametrize("call", ["list", "read"])
+@pytest.mark.parametrize("how", [asyncio.CancelledError, MetadataUnavailable])
+async def test_a_look_that_is_broken_off_is_made_again(call: str, how: type[BaseException]) -> None:
+    """It has read nothing, and the state may have changed."""
+    store: Any = Store()
+    unused: Any = None
+    now_ms = 1_700_000_000_000
+    bulk_loads = KeptBulkLoads(
+        store, unused, unused, lambda: now_ms, lambda: DeletionTime(now_ms, "", 0, now_ms)
+    )
+    store.watch_list = lambda _: Mock()
+    await bulk_loads.commit(ID, 0, [], load_part)
+    answer = getattr(store, call)
+
+    async def broken_off(*_: object) -> None:
+        raise how("broken off")
+
+    setattr(store, call, broken_off)
+    with pytest.raises(how):
+        await (bulk_loads.due() if call == "list" else bulk_loads.sweep(ID, nobody))
+    setattr(store, call, answer)
+    assert await bulk_loads.due() == [ID]
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_only_what_is_finished_goes(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(seed)
+    records: dict[str, BulkLoadRecord] = {}
+    marks: dict[str, int] = {}
+    needed: set[str] = set()
+    for number in range(rng.randint(1, 12)):
+        name, batch = f"t{number}", rng.randint(0, 5)
+        record = BulkLoadRecord(batch=batch, complete=rng.random() < 0.5, since_ms=7)
+        records[name] = record
+        behind, again = rng.random() < 0.3, rng.random() < 0.2
+        mark = f"{name}@{5 if again else 7}"
+        marks[mark] = batch - behind
+        if not (record.complete or behind or again):
+            needed.add(mark)
+
+    async def read(bulk_load: str) -> tuple[BulkLoadRecord, int]:
+        return records[bulk_load], 1
+
+    context: Any = SimpleNamespace(bulk_loads=SimpleNamespace(read=read))
+    keeper: Any = SimpleNamespace(value=SimpleNamespace(bulk_loads=marks))
+    loader = PartLoader(PartitionName("public", "t", 0), context, keeper)
+    monkeypatch.setattr(rules, "MARKS_MAX", len(marks))
+    assert await loader._finished() == marks.keys() - needed
+    monkeypatch.setattr(rules, "MARKS_MAX", len(marks) + 1)
+    assert await loader._finished() == set(), "few marks cost nothing"

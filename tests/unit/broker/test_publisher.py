@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import random
+import zlib
 from collections.abc import Callable
+from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from octavo.broker.config import BrokerConfig
 from octavo.broker.errors import (
@@ -15,19 +22,35 @@ from octavo.broker.errors import (
     Overloaded,
     PartitionUnavailable,
     PublishOutcomeUnknown,
+    SequenceGap,
+    StaleProducerEpoch,
 )
+from octavo.broker.http.problems import Problem
+from octavo.broker.http.request_body import GROWTH_FREE_BYTES, GROWTH_MAX, PIECE_BYTES, Decompressor
 from octavo.broker.log.cache import TailCache
 from octavo.broker.log.entry_index import EntryIndex
+from octavo.broker.partition import message_batcher
+from octavo.broker.partition.message_batcher import MessageBatcher, Placed
 from octavo.broker.partition.publisher import OpenSegment, Publisher
 from octavo.broker.partition.stream import Appended, PartitionStream
-from octavo.broker.state.producers import Access, AccessState, ProducerTable
+from octavo.broker.state.producers import (
+    BATCHES_REMEMBERED,
+    SEQUENCE_MODULUS,
+    Access,
+    AccessState,
+    Duplicate,
+    ProducerState,
+    ProducerTable,
+    Remembered,
+    next_sequence,
+)
 from octavo.broker.state.stream import Append, StreamConfig, StreamState, stream_told
 from octavo.broker.types import PartitionName, Published
 from octavo.ledger.actions import Closed, Ended
 from octavo.ledger.errors import LedgerFenced, NotEnoughBookies, OutcomeUnknown, WriterBusy
-from octavo.protocol.batch import read_header
+from octavo.protocol.batch import check_batch, read_header
 from octavo.protocol.codes import OctavoError
-from octavo.protocol.records import Record, build_batch
+from octavo.protocol.records import Record, build_batch, read_records
 
 NAME = PartitionName("public", "t", 0)
 Done = Callable[[int, OctavoError | None], None]
@@ -447,3 +470,377 @@ async def test_a_writer_that_is_busy_again_after_some_keeps_the_order(takes: int
     assert counts == [1, 2, 3, 4, 5, 6] + [7] * len(late)
     await asyncio.gather(*asked, *late)
     assert not any(bench.publisher.describe().values())
+
+
+LAST = SEQUENCE_MODULUS - 1
+
+attempts = st.lists(
+    st.tuples(
+        st.integers(1, 3),  # producer
+        st.integers(0, 2),  # epoch
+        st.integers(-12, 3),  # distance from the next sequence
+        st.integers(1, 4),  # messages
+    ),
+    max_size=60,
+)
+
+
+@given(attempts)
+def test_against_a_dict(tries: list[tuple[int, int, int, int]]) -> None:
+    against_a_dict(tries, None)
+
+
+@given(attempts, st.integers(LAST - 40, LAST + 1))
+def test_against_a_dict_where_sequences_wrap(
+    tries: list[tuple[int, int, int, int]], at: int
+) -> None:
+    against_a_dict(tries, at)
+
+
+def against_a_dict(tries: list[tuple[int, int, int, int]], at: int | None) -> None:
+    """Check against the dict, which counts on where sequences wrap. `at`: the number of earlier
+    messages."""
+    table = ProducerTable(10)
+    stored: dict[tuple[int, int, int], int] = {}
+    epochs: dict[int, int] = {}
+    following: dict[int, int] = {}
+    end = 0
+    for producer in (1, 2, 3):
+        if at is None:
+            break
+        known = Remembered(at - 20, at - 1, end)
+        table.restore(ProducerState(producer, 0, (known,)))
+        stored.update({(producer, 0, at - 20 + i): end + i for i in range(20)})
+        epochs[producer], following[producer] = 0, at
+        end += 20
+    for producer, epoch, distance, count in tries:
+        fresh = epoch > epochs.get(producer, -1)
+        expected = 0 if fresh else following[producer]
+        first = max(0, expected + distance)
+        wanted = [(producer, epoch, first + i) for i in range(count)]
+        sent = first % SEQUENCE_MODULUS
+        if epoch < epochs.get(producer, -1):
+            with pytest.raises(StaleProducerEpoch):
+                table.check(producer, epoch, sent, count)
+        elif first == expected:
+            assert table.check(producer, epoch, sent, count) is None
+            table.accept(producer, epoch, sent, count, end)
+            stored.update({key: end + i for i, key in enumerate(wanted)})
+            epochs[producer], following[producer] = epoch, first + count
+            end += count + 2  # other producers' messages lie between
+        elif not fresh and all(key in stored for key in wanted):
+            found = table.check(producer, epoch, sent, count)
+            assert found is not None
+            if found.first_offset >= 0:
+                places = (stored[wanted[0]], stored[wanted[-1]])
+                assert (found.first_offset, found.last_offset) == places
+            assert found.stored_from >= stored[wanted[-1]]
+        else:
+            with pytest.raises(SequenceGap) as gap:
+                table.check(producer, epoch, sent, count)
+            assert gap.value.expected == expected % SEQUENCE_MODULUS
+
+
+def filled(batches: int, size: int = 10) -> ProducerTable:
+    table = ProducerTable(10)
+    for i in range(batches):
+        assert table.check(7, 0, i * size, size) is None
+        table.accept(7, 0, i * size, size, 1000 * i)
+    return table
+
+
+def test_the_last_five_batches_have_their_offsets_and_older_ones_are_only_known_stored() -> None:
+    table = filled(BATCHES_REMEMBERED + 2)
+    assert table.check(7, 0, 20, 10) == Duplicate(2000, 2009, 2009)
+    assert table.check(7, 0, 10, 10) == Duplicate(-1, -1, 2000)
+
+
+def test_a_repeat_with_other_boundaries_finds_its_messages() -> None:
+    table = filled(4)
+    assert table.check(7, 0, 15, 3) == Duplicate(1005, 1007, 1007)
+    assert table.check(7, 0, 15, 10) == Duplicate(1005, 2004, 2004)
+
+
+def test_a_batch_that_is_half_old_and_half_new_is_a_gap() -> None:
+    with pytest.raises(SequenceGap) as gap:
+        filled(3).check(7, 0, 25, 10)
+    assert gap.value.expected == 30
+
+
+def test_sequences_wrap_as_int32() -> None:
+    table = ProducerTable(10)
+    table.restore(ProducerState(7, 0, (Remembered(LAST - 9, LAST - 5, 50),)))
+    assert table.check(7, 0, LAST - 4, 10) is None
+    table.accept(7, 0, LAST - 4, 10, 100)
+    assert next_sequence(LAST - 4, 10) == 5
+    assert table.check(7, 0, 5, 1) is None
+    assert table.check(7, 0, LAST - 4, 10) == Duplicate(100, 109, 109)
+    assert table.check(7, 0, LAST, 2) == Duplicate(104, 105, 105)
+    with pytest.raises(SequenceGap):
+        table.check(7, 0, 6, 1)
+
+
+def test_an_unknown_producer_begins_at_zero() -> None:
+    with pytest.raises(SequenceGap, match="must begin at 0") as gap:
+        ProducerTable(10).check(7, 0, 3, 1)
+    assert gap.value.expected == 0
+
+
+def test_a_new_epoch_begins_at_zero_and_shuts_the_old_one_out() -> None:
+    table = filled(2)
+    with pytest.raises(SequenceGap):
+        table.check(7, 1, 20, 1)
+    assert table.check(7, 1, 0, 1) is None
+    table.accept(7, 1, 0, 1, 9000)
+    with pytest.raises(StaleProducerEpoch, match="has epoch 1; epoch 0"):
+        table.check(7, 0, 20, 1)
+
+
+def test_the_silent_one_is_forgotten_first() -> None:
+    table = ProducerTable(2)
+    for offset, producer in enumerate((1, 2, 1, 3)):
+        first = 1 if offset == 2 else 0
+        assert table.check(producer, 0, first, 1) is None
+        table.accept(producer, 0, first, 1, offset)
+    assert len(table) == 2
+    with pytest.raises(SequenceGap, match="not known here"):
+        table.check(2, 0, 1, 1)
+    assert table.check(1, 0, 2, 1) is None
+
+
+def test_a_snapshot_carries_all_and_a_scan_over_it_changes_nothing() -> None:
+    table = filled(7)
+    again = ProducerTable(10)
+    for state in table.snapshot():
+        again.restore(state)
+    again.accept(7, 0, 50, 10, 5000)
+    again.accept(7, 0, 60, 10, 6000)
+    assert list(again.snapshot()) == list(table.snapshot())
+
+
+def test_only_what_changed_is_handed_out_again() -> None:
+    table = filled(2)
+    assert [state.producer_id for state in table.take_changed()] == [7]
+    assert table.take_changed() == []
+    table.accept(8, 0, 0, 1, 5)
+    assert [state.producer_id for state in table.take_changed()] == [8]
+
+
+@pytest.fixture
+def two_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_batcher, "UNDER_WAY_MAX", 2)
+
+
+class Log:
+    """Takes batches; each is stored when the test says so."""
+
+    def __init__(self) -> None:
+        self.values: list[bytes] = []
+        self.sizes: list[int] = []
+        self.waiting: list[asyncio.Future[None]] = []
+
+    async def publish(self, batch: bytes) -> Published:
+        count = check_batch(batch).record_count
+        first, entry = len(self.values), len(self.sizes)
+        self.values += [record.value or b"" for record in read_records(batch)]
+        self.sizes.append(count)
+        stored = asyncio.get_running_loop().create_future()
+        self.waiting.append(stored)
+        await stored
+        return Published(first, first + count - 1, 7, entry, count, False)
+
+    async def store(self, error: Exception | None = None) -> None:
+        """Store the oldest batch in flight."""
+        first = self.waiting.pop(0)
+        first.set_result(None) if error is None else first.set_exception(error)
+        await settle()
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def calls(of: MessageBatcher, *values: bytes) -> list[asyncio.Task[Placed]]:
+    return [asyncio.ensure_future(of.publish(Record(None, value, (), 5))) for value in values]
+
+
+@pytest.mark.usefixtures("two_under_way")
+async def test_the_first_go_at_once_and_the_others_together() -> None:
+    log = Log()
+    of = MessageBatcher(log.publish)
+    tasks = calls(of, b"a", b"b", b"c", b"d", b"e")
+    await settle()
+    assert log.sizes == [1, 1]
+    await log.store()
+    assert log.sizes == [1, 1, 3]
+    await log.store()
+    await log.store()
+    found = await asyncio.gather(*tasks)
+    assert [one.published.first_offset for one in found] == [0, 1, 2, 3, 4]
+    assert [one.published.entry_id for one in found] == [0, 1, 2, 2, 2]
+    assert [one.number for one in found] == [0, 0, 0, 1, 2]
+    assert {one.published.count for one in found} == {1}
+    assert log.values == [b"a", b"b", b"c", b"d", b"e"]
+
+
+@pytest.mark.usefixtures("two_under_way")
+async def test_a_full_batch_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_batcher, "SHARED_MESSAGES", 3)
+    log = Log()
+    of = MessageBatcher(log.publish)
+    tasks = calls(of, *[b"%d" % number for number in range(9)])
+    await settle()
+    assert log.sizes == [1, 1, 3, 3]
+    while log.waiting:
+        await log.store()
+    assert log.sizes == [1, 1, 3, 3, 1]
+    await asyncio.gather(*tasks)
+
+
+@pytest.mark.usefixtures("two_under_way")
+async def test_a_long_message_goes_alone_and_behind_those_before_it() -> None:
+    log = Log()
+    of = MessageBatcher(log.publish)
+    long = bytes(message_batcher.SHARED_BYTES)
+    tasks = calls(of, b"a", b"b", b"c", long, b"d", long)
+    await settle()
+    assert log.sizes == [1, 1, 1, 1, 1, 1]
+    assert log.values == [b"a", b"b", b"c", long, b"d", long]
+    while log.waiting:
+        await log.store()
+    assert [(await task).published.first_offset for task in tasks] == [*range(6)]
+
+
+@pytest.mark.usefixtures("two_under_way")
+async def test_all_of_a_batch_fail_together_and_the_next_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(message_batcher, "UNDER_WAY_MAX", 1)
+    log = Log()
+    of = MessageBatcher(log.publish)
+    first, *tasks = calls(of, b"a", b"b", b"c")
+    await settle()
+    await log.store()
+    (last,) = calls(of, b"d")
+    await settle()
+    assert log.sizes == [1, 2]
+    await log.store(NotOwner("it moved"))
+    for task in tasks:
+        with pytest.raises(NotOwner):
+            await task
+    assert log.sizes == [1, 2, 1]
+    await log.store()
+    assert [(await one).published.first_offset for one in (first, last)] == [0, 3]
+
+
+@pytest.mark.usefixtures("two_under_way")
+async def test_who_goes_away_takes_nothing_from_the_others() -> None:
+    log = Log()
+    of = MessageBatcher(log.publish)
+    tasks = calls(of, b"a", b"b", b"c", b"d")
+    await settle()
+    for number in (0, 2):
+        tasks[number].cancel()
+    await settle()
+    while log.waiting:
+        await log.store()
+    assert (await tasks[3]).published.first_offset == 3
+    assert log.values == [b"a", b"b", b"c", b"d"]
+
+
+@pytest.mark.usefixtures("two_under_way")
+@pytest.mark.parametrize("seed", range(20))
+async def test_each_place_holds_its_own_message(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(seed)
+    monkeypatch.setattr(message_batcher, "SHARED_MESSAGES", rng.choice((1, 2, 5, 1000)))
+    monkeypatch.setattr(message_batcher, "UNDER_WAY_MAX", rng.choice((1, 2, 4)))
+    log = Log()
+    of = MessageBatcher(log.publish)
+    tasks: list[asyncio.Task[Placed]] = []
+    for number in range(60):
+        tasks += calls(of, b"%d" % number)
+        if rng.random() < 0.3:
+            await settle()
+        if log.waiting and rng.random() < 0.4:
+            await log.store()
+    await settle()
+    while log.waiting:
+        await log.store()
+    found = await asyncio.gather(*tasks)
+    for number, one in enumerate(found):
+        assert log.values[one.published.first_offset] == b"%d" % number
+        batch = one.published.first_offset - one.number
+        assert batch == sum(log.sizes[: one.published.entry_id])
+    assert log.values == [b"%d" % number for number in range(60)], "in the order of the calls"
+
+
+def unpacked(encoding: str, pieces: list[bytes]) -> bytes:
+    inflater = Decompressor(encoding)
+    found = [piece for data in pieces for piece in inflater.feed(data)]
+    assert all(0 < len(piece) <= PIECE_BYTES for piece in found)
+    inflater.finish()
+    return b"".join(found)
+
+
+def bare(content: bytes) -> bytes:
+    packer = zlib.compressobj(wbits=-15)
+    return packer.compress(content) + packer.flush()
+
+
+FORMS = {
+    "gzip": ("gzip", gzip.compress),
+    "members": ("gzip", lambda some: gzip.compress(some[:7]) + gzip.compress(some[7:])),
+    "zlib": ("deflate", zlib.compress),
+    "bare": ("deflate", bare),
+}
+
+
+def cut(content: bytes, cuts: list[int]) -> list[bytes]:
+    places = sorted({min(place, len(content)) for place in cuts} | {0, len(content)})
+    return [content[start:end] for start, end in pairwise(places)]
+
+
+@given(st.sampled_from(sorted(FORMS)), st.binary(), st.lists(st.integers(0, 300)))
+def test_comes_back_whole_in_any_pieces(form: str, content: bytes, cuts: list[int]) -> None:
+    encoding, pack = FORMS[form]
+    assert unpacked(encoding, cut(pack(content), cuts)) == content
+
+
+@given(st.sampled_from(["gzip", "zlib", "bare"]), st.binary(min_size=1), st.data())
+def test_never_a_part_of_it(form: str, content: bytes, data: st.DataObject) -> None:
+    encoding, pack = FORMS[form]
+    packed = pack(content)
+    length = data.draw(st.integers(1, len(packed) - 1))
+    with pytest.raises(Problem) as refused:
+        unpacked(encoding, [packed[:length]])
+    assert refused.value.code == "broken-content-encoding"
+
+
+@given(st.sampled_from(["gzip", "deflate"]), st.lists(st.binary(max_size=40)))
+def test_any_bytes_give_a_problem_at_worst(encoding: str, pieces: list[bytes]) -> None:
+    with suppress(Problem):
+        unpacked(encoding, pieces)
+
+
+def test_bytes_after_the_end_are_no_part_of_it() -> None:
+    with pytest.raises(Problem, match="follow its end"):
+        unpacked("deflate", [zlib.compress(b"x") + b"more"])
+    with pytest.raises(Problem):
+        unpacked("gzip", [gzip.compress(b"x") + b"more"])
+
+
+def test_a_bomb_is_refused_before_it_has_grown() -> None:
+    packed = gzip.compress(bytes(50_000_000))
+    pieces = Decompressor("gzip").feed(packed)
+    given = 0
+
+    def unpack() -> None:
+        nonlocal given
+        for piece in pieces:
+            given += len(piece)
+
+    with pytest.raises(Problem) as refused:
+        unpack()
+    assert refused.value.status == 413
+    assert given <= max(GROWTH_FREE_BYTES, GROWTH_MAX * len(packed)) + PIECE_BYTES

@@ -9,9 +9,24 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from octavo.broker.errors import COMPACTED_VIEW_UNREADABLE, MessageNotFound, NotOwner
-from octavo.broker.log.compaction_rules import Room
+from octavo.broker.log import compaction_rules
+from octavo.broker.log.compaction_rules import (
+    Choice,
+    CompactedBatch,
+    CompactionPolicy,
+    Dirt,
+    Hints,
+    NewestOffsets,
+    Room,
+    View,
+    batch_of,
+    run_messages_max,
+    urgency,
+)
 from octavo.broker.partition.compacted import _READERS_MAX, CompactedLog, CompactedReader
 from octavo.broker.types import MessageId, PartitionName, StoredBatch
 from octavo.ledger.errors import LedgerNotFound
@@ -19,7 +34,7 @@ from octavo.ledger.read.entry_source import EntrySource
 from octavo.ledger.read.open_batch import opening
 from octavo.metadata.store import MetadataUnavailable
 from octavo.metadata.topics import CompactedLedger, CompactionRecord, PartitionRecord
-from octavo.protocol.batch import read_header, with_base_offset
+from octavo.protocol.batch import check_batch, read_header, with_base_offset
 from octavo.protocol.codes import NoSuchEntry
 from octavo.protocol.records import Record, build_batch, read_gapped_records
 from tests.support.compacted_views import gapped
@@ -431,3 +446,191 @@ async def test_random_views_page_by_page_lose_and_repeat_nothing(
             if rng.random() < 0.3:
                 room = Room(rng.randint(1, 2_000), rng.randint(1, 60))
         assert found == left
+
+
+def ledger(ledger_id: int, first: int, last: int, count: int = 2) -> CompactedLedger:
+    return CompactedLedger(ledger_id, first, last, count, 100)
+
+
+def view(*ledgers: CompactedLedger, horizon: int = 90) -> View:
+    return View(CompactionRecord(horizon, ledgers))
+
+
+def entry(data: bytes, entry_id: int = 0) -> Any:
+    return SimpleNamespace(entry_id=entry_id, payload=data)
+
+
+def batch(first: int, last: int, ledger_id: int = 1, entry_id: int = 0) -> CompactedBatch:
+    kept = [(first, Record(b"a", b"1"))] + [(last, Record(b"b", b"2"))] * (last > first)
+    return batch_of(ledger(ledger_id, 0, 1_000), entry(gapped(kept, 0), entry_id))
+
+
+def test_which_ledger_holds_an_offset_or_what_follows_it() -> None:
+    found = view(ledger(1, 3, 17), ledger(2, 40, 88), ledger(3, 89, 89, 1))
+    numbers = {0: 0, 3: 0, 4: 0, 17: 0, 18: 1, 39: 1, 40: 1, 88: 1, 89: 2, 90: 3, 500: 3}
+    assert {offset: found.number_at(offset) for offset in numbers} == numbers
+    assert found.ledger(2) == ledger(2, 40, 88)
+    assert found.ledger(4) is None
+
+
+@pytest.mark.parametrize("record", [None, CompactionRecord(run="begun"), CompactionRecord(9)])
+def test_a_view_without_ledgers(record: CompactionRecord | None) -> None:
+    found = View(record)
+    assert found.horizon == (0 if record is None else record.horizon)
+    assert found.number_at(0) == 0 == len(found.ledgers)
+
+
+@pytest.mark.parametrize(
+    "ledgers",
+    [
+        (ledger(1, 3, 17), ledger(2, 17, 30)),
+        (ledger(1, 40, 50), ledger(2, 3, 17)),
+        (ledger(1, 3, 90),),
+        (ledger(1, 5, 4),),
+        (ledger(1, 5, 6, 0),),
+    ],
+)
+def test_a_view_that_cannot_be_is_refused(ledgers: tuple[CompactedLedger, ...]) -> None:
+    with raises_code(COMPACTED_VIEW_UNREADABLE, match="of the compacted view"):
+        view(*ledgers)
+
+
+def test_an_entry_gets_its_own_offsets_back() -> None:
+    kept = [(1_007, Record(b"a", b"1", (), 5)), (1_090, Record(b"b", None, (), 7))]
+    one = batch_of(ledger(8, 1_000, 1_090), entry(gapped(kept, 1_000), 3))
+    assert (one.base_offset, one.next_offset, one.ledger_id, one.entry_id) == (1_007, 1_091, 8, 3)
+    assert one.header == read_header(one.data)
+    check_batch(one.data, gaps=True)
+    records = list(read_gapped_records(one.data))
+    assert [one.base_offset + r.offset_delta for r in records] == [1_007, 1_090]
+    assert [(r.key, r.value, r.timestamp_ms) for r in records] == [(b"a", b"1", 5), (b"b", None, 7)]
+
+
+@pytest.mark.parametrize(
+    ("data", "match"),
+    [
+        (gapped([(1_007, Record(b"a", b"1"))], 900), "goes from offset 1107 to 1107"),
+        (gapped([(1_007, Record(b"a", b"1")), (1_095, Record(b"a", b"1"))], 1_000), "to 1095"),
+        (gapped([(999, Record(b"a", b"1"))], 1_000), "from offset 999"),
+        (b"x" * 100, "magic"),
+    ],
+)
+def test_an_entry_outside_its_ledger_is_refused(data: bytes, match: str) -> None:
+    with raises_code(COMPACTED_VIEW_UNREADABLE, match=match):
+        batch_of(ledger(8, 1_000, 1_090), entry(data))
+
+
+def test_a_page_takes_about_so_many_entries() -> None:
+    whole = CompactedLedger(1, 0, 999, 500, 10_000)
+    assert Room(10_000, 500).entries(whole, 50) == 51
+    assert Room(1_000, 500).entries(whole, 50) == 6
+    assert Room(10_000, 10).entries(whole, 50) == 2
+    assert Room(1, 1).entries(whole, 50) == 1
+    left = Room(10_000, 3).without(batch(0, 7))
+    assert left.messages == 1, "messages count, not offsets"
+    assert left.is_left
+    assert not left.without(batch(8, 9)).is_left
+    assert not Room(1, 100).without(batch(0, 7)).is_left
+
+
+def test_who_goes_on_where_a_page_ended_need_not_search() -> None:
+    hints = Hints()
+    hints.note(batch(10, 20, entry_id=4), is_last=False)
+    assert [hints.entry_of(1, offset) for offset in (9, 10, 15, 20, 21, 22)] == [
+        None, 4, 4, 4, 5, None,
+    ]  # fmt: skip
+    assert hints.entry_of(2, 15) is None
+    hints.note(batch(25, 31, entry_id=5), is_last=True)
+    assert [hints.entry_of(1, offset) for offset in (25, 31, 32)] == [5, 5, None]
+    assert [hints.entry_of(1, offset) for offset in (20, 21, 22, 24)] == [4, 5, 5, 5]
+    for number in range(200):
+        hints.note(batch(number, number, 7, number), is_last=True)
+    assert hints.entry_of(1, 15) is None, "they are bounded"
+    hints.clear()
+    assert hints.entry_of(7, 199) is None
+
+
+KEYS = st.lists(
+    st.none() | st.sampled_from([b"", b"a", b"b", b"k" * 15, b"k" * 16, b"k" * 17, b"l" * 300])
+)
+DAY_MS = 86_400_000
+
+
+@given(st.lists(KEYS, max_size=6), st.integers(0, 9), st.integers(0, 4))
+def test_what_stays_of_new_messages_is_the_newest_of_each_key(
+    batches: list[list[bytes | None]], start: int, before: int
+) -> None:
+    newest = NewestOffsets(start, 1_000, 1_000)
+    first = max(0, start - before)  # the first batch may begin before the horizon
+    log = list(enumerate((key for batch in batches for key in batch), first))
+    at = first
+    for batch in batches:
+        if at + len(batch) > start:
+            newest.note(at, batch)
+        at += len(batch)
+    for _ in newest.settling():
+        pass
+    new = [(offset, key) for offset, key in log if offset >= start]
+    last = {key: offset for offset, key in new}
+    stays = [key is None or last[key] == offset for offset, key in new]
+    behind = max(0, at - start)
+    assert newest.staying(start, behind) == bytes(stays)
+    assert newest.staying(first, at - first) == bytes(at - first - behind) + bytes(stays)
+    assert len(newest) == len(last.keys() - {None})
+    assert all(key is None or newest.has(key) for key in last)
+
+
+def test_a_gap_between_batches_keeps_nothing() -> None:
+    newest = NewestOffsets(0, 10, 10)
+    newest.note(0, [b"a", None])
+    newest.note(5, [b"a"])
+    for _ in newest.settling():
+        pass
+    assert newest.staying(0, 6) == bytes([0, 1, 0, 0, 0, 1])
+
+
+def test_a_run_is_full_with_so_many_keys_or_messages() -> None:
+    newest = NewestOffsets(0, 2, 4)
+    newest.note(0, [b"a", b"a", None])
+    assert not newest.is_full
+    newest.note(3, [b"a"])
+    assert newest.is_full, "four messages"
+    newest = NewestOffsets(0, 2, 4)
+    newest.note(0, [b"a", b"b"])
+    assert newest.is_full, "two keys"
+
+
+def test_marks_are_set_some_at_a_time() -> None:
+    count = 2 * compaction_rules._SETTLED_AT_ONCE
+    newest = NewestOffsets(0, count, count)
+    newest.note(0, [b"%d" % number for number in range(count)])
+    assert len(list(newest.settling())) == 2
+    assert newest.staying(0, count) == b"\1" * count
+
+
+def test_what_stays_of_the_view_before() -> None:
+    newest = NewestOffsets(10, 10, 10)
+    newest.note(10, [b"newer"])
+    choice = Choice(newest, tombstones_ms=100, now_ms=1_000)
+    assert choice.keeps(Record(b"other", b"v", (), 0))
+    assert choice.keeps(Record(None, b"v", (), 0)), "no key has no newer message"
+    assert not choice.keeps(Record(b"newer", b"v", (), 5_000))
+    assert choice.keeps(Record(b"other", None, (), 901)), "a young tombstone"
+    assert not choice.keeps(Record(b"other", None, (), 900))
+    assert Choice(newest, 100, None).keeps(Record(b"other", None, (), 0)), "nothing goes by age now"
+
+
+def test_a_run_ends_after_a_few_times_the_view() -> None:
+    assert run_messages_max(Dirt(0, 10**9, 10**9, 0)) == 1_000_000
+    assert run_messages_max(Dirt(0, 10**9, 10**9, 500_000)) == 2_000_000
+    assert run_messages_max(Dirt(0, 10**9, 10**9, 10**9)) == 16_000_000
+
+
+def test_the_more_is_due_the_more_urgent() -> None:
+    policy = CompactionPolicy(after_bytes=1_000, dirty_ratio=0.5, tombstones_ms=DAY_MS)
+    assert urgency(Dirt(0, 10, 1_000, 0), policy) == 1
+    assert urgency(Dirt(0, 30, 3_000, 0), policy) == 3
+    assert urgency(Dirt(0, 30, 3_000, 20), policy) == 1.5, "the ratio was reached later"
+    assert urgency(Dirt(0, 0, 0, 20), policy) == 1, "for tombstones alone"
+    assert urgency(Dirt(0, 30, 3_000, 20), policy._replace(dirty_ratio=0)) == 3
+    assert urgency(Dirt(0, 30, 3_000, 20), policy._replace(dirty_ratio=1)) == 3
