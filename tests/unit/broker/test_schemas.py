@@ -27,8 +27,7 @@ from octavo.metadata.schemas import SchemaVersion, SubjectRecord
 from octavo.protocol.records import Record
 from tests.support.kit.examples import examples
 from tests.support.loop_time import LoopTime
-from tests.support.schemas import decimal_of, entangled, fanned_out
-from tests.support.schemas import record_of
+from tests.support.schemas import decimal_of, entangled, fanned_out, record_of
 
 # ---- compatibility
 
