@@ -189,7 +189,7 @@ KEPT: Mapping[str, str] = {
     "locks and counts of one partition, and of nobody's answers": """
         broker.operations.serving:Serving._looking broker.operations.serving:Serving._turns
     """,
-    "by address and user, and one for all further users of an address: test_failed_logins": """
+    "by address and user, and one for all further users of an address: test_credentials": """
         security.identity.failed_logins:FailedLogins._failures
         security.identity.failed_logins:FailedLogins._users""",
     "a file of keys, by namespace: replaced whole when the file has changed": """

@@ -8,8 +8,8 @@ from tests.sim.mutants.tested import TestedBug
 _LINKS = "unit/broker_operations/test_links.py"
 _CHANNEL = "unit/broker_operations/test_channel.py"
 _ELSEWHERE = "cluster/test_consumers.py"
-_FRAMES = "unit/broker_operations/test_frames.py"
-_BROKERS = "unit/broker_operations/test_brokers.py"
+_FRAMES = "unit/broker_operations/test_channel.py"
+_BROKERS = "unit/broker_operations/test_bodies.py"
 _RULES = "unit/broker_operations/test_rules.py"
 
 BUGS = (
