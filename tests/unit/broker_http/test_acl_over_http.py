@@ -17,8 +17,8 @@ from octavo.cli.main import run
 from octavo.security.authority import Authority
 from octavo.security.identity.users import UserStore
 from octavo.security.policy import PolicyStore, make_rule, with_rule
-from tests.support.fake_broker import Running, running
 from tests.support.fake_security import FakeAuthenticator
+from tests.support.memory_cluster import Running, running
 from tests.unit.broker_http.test_http_policy import refresh, secure
 
 ORDERS = "topic:payments/orders"
@@ -29,7 +29,7 @@ async def one(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Running]:
     monkeypatch.setenv("OCTAVO_TOKEN", "ann")
     monkeypatch.setenv("OCTAVO_METADATA_URL", "file:///nowhere/metadata.db")  # `--url` wins
     async with running(1, authenticator=FakeAuthenticator()) as cluster:
-        cluster.servers[0]._gate._authority = Authority(cluster.cluster.store)  # type: ignore[arg-type]
+        cluster.servers[0]._gate._authority = Authority(cluster.store)
         await secure(cluster)
         yield cluster
 
@@ -48,7 +48,7 @@ def told(capsys: Any) -> Any:
 
 
 async def rules(one: Running) -> set[str]:
-    found, _ = await PolicyStore(one.cluster.store).read_record()  # type: ignore[arg-type]
+    found, _ = await PolicyStore(one.store).read_record()  # type: ignore[arg-type]
     return {f"{one.allow} {one.principal} {one.operations} {one.resource}" for one in found.rules}
 
 
@@ -81,7 +81,7 @@ async def test_why_with_the_groups_of_a_record_and_of_a_token(one: Running, caps
     assert not told(capsys)["allowed"], "there is no record of bob's"
     assert await acl(one, "explain", "user:bob", "consume", ORDERS, "--group", "billing") == 0
     assert "\nyes: " in "\n" + capsys.readouterr().out
-    users = UserStore(one.cluster.store)  # type: ignore[arg-type]
+    users = UserStore(one.store)
     await users.create("bob", groups=("billing", "staff"))
     assert await acl(one, "explain", "user:bob", "consume", ORDERS, "--json") == 0
     assert told(capsys)["allowed"]
@@ -162,7 +162,7 @@ async def test_what_others_change_meanwhile_stays(
     one: Running, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     """Another administrator is faster twice, each time with a new rule."""
-    policies = PolicyStore(one.cluster.store)  # type: ignore[arg-type]
+    policies = PolicyStore(one.store)
     loop, faster, numbers = asyncio.get_running_loop(), list[str](), itertools.count()
     made_of = policy_place.record_of
 

@@ -21,7 +21,7 @@ from octavo.broker.config import BrokerConfigError
 from octavo.broker.http.config import HttpConfig
 from octavo.broker.http.csrf import HSTS_S, PAGE_HEADERS, protect
 from octavo.broker.http.routes import ROUTES
-from tests.support.fake_broker import Running, running
+from tests.support.memory_cluster import Running, running
 
 CONSOLE = "https://console.example.com"
 NAMED = {"Origin": CONSOLE, "Sec-Fetch-Site": "cross-site"}
@@ -49,7 +49,7 @@ async def test_a_named_site_is_told_that_it_may_call() -> None:
             assert allowed == "Authorization, *", "the star is all but that one"
             assert answer.headers["Vary"] == "Origin"
             assert "Access-Control-Allow-Credentials" not in answer.headers
-        assert not one.cluster.topics, "asking does nothing"
+        assert not await one.topics(), "asking does nothing"
 
 
 @pytest.mark.parametrize("origin", OTHERS)
@@ -81,7 +81,7 @@ async def test_what_asks_for_nothing_is_no_question_of_a_browser() -> None:
 async def test_a_named_site_sees_answers_and_problems() -> None:
     async with running(2, allowed_origins=(CONSOLE,)) as one:
         made = await one.api.call("PUT", TOPIC, headers=NAMED)
-        one.cluster.owners = dict.fromkeys(one.cluster.owners, "b1")
+        await one.move("public/one", "b1")
         published = await one.api.post(
             f"{TOPIC}/messages", b"hello", headers={**NAMED, "Content-Type": "text/plain"}
         )
@@ -285,7 +285,7 @@ async def test_no_foreign_page_changes_anything(route) -> None:
                 )
                 assert answer.status == 403, (headers, answer)
                 assert answer.json()["code"] == "foreign-origin"
-        assert not one.cluster.topics
+        assert not await one.topics()
 
 
 async def test_own_pages_named_sites_and_programs_may() -> None:

@@ -12,8 +12,8 @@ from octavo.client.client import AsyncClient
 from octavo.client.errors import ApiError, NotFound
 from octavo.client.sync import Client
 from octavo.security.authority import Authority
-from tests.support.fake_broker import Running, running
 from tests.support.fake_security import FakeAuthenticator
+from tests.support.memory_cluster import Running, running
 from tests.unit.broker_http.test_http_policy import secure
 
 
@@ -116,7 +116,7 @@ async def test_policies_of_a_namespace_and_of_a_topic(client: Any) -> None:
 
 async def test_who_may_do_what_is_read_and_replaced(kind: str) -> None:
     async with running(1, authenticator=FakeAuthenticator()) as cluster:
-        cluster.servers[0]._gate._authority = Authority(cluster.cluster.store)  # type: ignore[arg-type]
+        cluster.servers[0]._gate._authority = Authority(cluster.store)
         client = Either(kind, cluster.api.url, "ann")
         found = await client.policy()
         assert (found["secured"], found["rules"]) == (False, [])

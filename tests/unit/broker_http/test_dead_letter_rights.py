@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.fake_broker import Running, running
 from tests.support.fake_security import FakeAuthenticator, FakeAuthority, as_user
+from tests.support.memory_cluster import Running, running
 
 TOPIC = "/v1/topics/public/one"
 NEW = TOPIC + "/subscriptions/new"

@@ -35,7 +35,8 @@ from octavo.protocol.batch import read_header
 from octavo.protocol.limits import JSON_HEADERS_MAX, LONG_POLL_MS_MAX, TIMESTAMP_MS_MAX
 from octavo.protocol.names import NAME_CHARS_MAX
 from octavo.protocol.records import read_records
-from tests.support.fake_broker import Running, running, until
+from tests.support.http_api import until
+from tests.support.memory_cluster import Running, running
 
 ONE = "/v1/topics/public/one"
 SUB = f"{ONE}/subscriptions/s"
@@ -191,7 +192,7 @@ async def test_names_and_paths(one: Running) -> None:
 @pytest.mark.parametrize(
     ("fields", "served"), [({"headers_max": 20}, 10), ({"header_bytes_max": 1_000}, 900)]
 )
-async def test_heads(fields: dict[str, int], served: int) -> None:
+async def test_heads(fields: dict[str, Any], served: int) -> None:
     async with running(1, **fields) as one:
 
         def headers(size: int) -> dict[str, str]:
@@ -223,14 +224,14 @@ async def test_results_that_are_kept() -> None:
     ],
 )
 async def test_batches_that_are_built(
-    fields: dict[str, int], most: Callable[[bytes], bool]
+    fields: dict[str, Any], most: Callable[[bytes], bool]
 ) -> None:
     async with running(1, **fields) as one:
         await one.api.put(ONE)
         body = b"".join(b'{"value":"%s"}\n' % (b"x" * 40) for _ in range(10))
         answer = await one.api.post(f"{ONE}/messages", body, NDJSON)
         assert answer.json()["count"] == 10
-        stored = [batch.data for batch in one.partition("one").batches]
+        stored = [batch.data for batch in await one.batches("one")]
         assert len(stored) > 2
         assert all(most(batch) for batch in stored)
         assert sum(len([*read_records(batch)]) for batch in stored) == 10
@@ -239,7 +240,7 @@ async def test_batches_that_are_built(
 async def test_batches_of_one_request_under_way() -> None:
     async with running(1, batch_messages_max=1, inflight_batches_max=2) as one:
         await one.api.put(ONE)
-        partition = one.partition("one")
+        partition = await one.partition("one")
         going, most = 0, 0
         go_on = asyncio.Event()
         publish = partition.publish
@@ -408,13 +409,13 @@ async def test_every_encoding_must_end(kind: str, encoding: str, broker: int) ->
     packed = gzip.compress(plain) if encoding == "gzip" else zlib.compress(plain)
     async with running(2) as two:
         assert (await two.api.put(GZIP_TOPIC)).status == 201
-        partition = two.partition("public/one")
+        partition = await two.partition("public/one")
         for length in (len(packed) // 2, len(packed) - 1, 3):
             answer = await publish(two, broker, packed[:length], kind, encoding)
             assert answer.status == 400, answer
             assert answer.json()["code"] == "broken-content-encoding"
             if kind != "application/x-ndjson":
-                assert not partition.batches, "nothing of a body that is not whole is stored"
+                assert partition.next_offset == 0, "nothing of a body that is not whole is stored"
         stored = partition.next_offset
         answer = await publish(two, broker, packed, kind, encoding)
         assert answer.status == 200, answer

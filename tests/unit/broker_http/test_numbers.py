@@ -17,7 +17,7 @@ import pytest
 from octavo.broker.http.call import JSON
 from octavo.broker.http.router import Route
 from octavo.broker.http.routes import ROUTES
-from tests.support.fake_broker import Running
+from tests.support.memory_cluster import Running
 
 ONE = "/v1/topics/public/one"
 WAIT = aiohttp.ClientTimeout(total=20)

@@ -11,7 +11,7 @@ import pytest
 
 from octavo.cli.main import run
 from octavo.cli.policy_options import merged
-from tests.support.fake_broker import Running
+from tests.support.memory_cluster import Running
 
 Octavo = Callable[..., Any]
 

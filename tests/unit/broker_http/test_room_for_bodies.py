@@ -14,8 +14,9 @@ from octavo.broker.http import held_bytes
 from octavo.broker.http.held_bytes import PACE_FULL_BYTES_S, HeldBytes, pace_least
 from octavo.broker.operations.quotas import share_of
 from octavo.security.principal import ANONYMOUS, Identity
-from tests.support.fake_broker import running, until
 from tests.support.fake_security import FakeAuthenticator, FakeAuthority, as_user
+from tests.support.http_api import until
+from tests.support.memory_cluster import running
 
 TOPIC = "/v1/topics/public/one"
 

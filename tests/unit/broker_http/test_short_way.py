@@ -18,8 +18,9 @@ from octavo.broker import errors
 from octavo.broker.http.api import fast_publish
 from octavo.broker.http.api.fast_publish import FastPublish, shape_of
 from octavo.broker.http.connections import Connection
-from tests.support.fake_broker import NOW_MS, FakePartition, Running, running, until
 from tests.support.fake_security import FakeAuthenticator, FakeAuthority
+from tests.support.http_api import until
+from tests.support.memory_cluster import NOW_MS, Running, running
 
 TOPIC = "/v1/topics/public/one"
 WIDE = "/v1/topics/public/wide"
@@ -89,11 +90,19 @@ async def two(taken: list[bool]) -> AsyncIterator[Running]:
         yield cluster
 
 
-def stored(one: Running) -> dict[str, list[bytes]]:
+PARTITIONS = (("public/one", 0), ("public/wide", 0), ("public/wide", 1))
+
+
+async def stored(one: Running) -> dict[str, list[bytes]]:
     return {
-        str(name): [batch.data for batch in partition.batches]
-        for name, partition in one.cluster.partitions.items()
+        f"{topic}-{number}": [batch.data for batch in await one.batches(topic, number)]
+        for topic, number in PARTITIONS
     }
+
+
+async def owned_by(one: Running, broker: str) -> None:
+    for topic, number in PARTITIONS:
+        await one.move(topic, broker, number)
 
 
 def forgetful(one: Running) -> None:
@@ -140,13 +149,13 @@ async def test_both_ways_answer_alike(seed: int, elsewhere: bool, taken: list[bo
             assert (await one.api.put(TOPIC)).status == 201
             assert (await one.api.put(WIDE, json={"partitions": 2})).status == 201
             wires = [await Wire.to(one) for _ in range(3)]
-            owned_by(one, "b1" if elsewhere else "b0")
+            await owned_by(one, "b1" if elsewhere else "b0")
             told = []
             for step in range(300):
                 if step == 150:  # another topic of that name
                     assert (await one.api.call("DELETE", TOPIC)).status == 204
                     assert (await one.api.put(TOPIC)).status == 201
-                    owned_by(one, "b1" if elsewhere else "b0")
+                    await owned_by(one, "b1" if elsewhere else "b0")
                 number = rng.randrange(3)
                 asked = rng.choice(some[:8] if rng.random() < 0.6 else some)
                 cut = rng.randrange(len(asked)) if rng.random() < 0.1 else 0
@@ -159,7 +168,7 @@ async def test_both_ways_answer_alike(seed: int, elsewhere: bool, taken: list[bo
                     wires[number] = await Wire.to(one)
             for wire in wires:
                 wire.writer.close()
-            worlds.append((told, stored(one)))
+            worlds.append((told, await stored(one)))
         assert any(taken) == remembers
         taken.clear()
     for number, (short, long) in enumerate(zip(worlds[0][0], worlds[1][0], strict=True)):
@@ -215,7 +224,7 @@ async def test_a_head_that_names_a_topic_means_no_other_one(
     assert (await one.api.put(TOPIC)).json()["incarnation"].encode() != first
     assert (await wire.ask(asked))[9:12] == b"409"
     assert taken == [False, True, False]
-    assert not one.partition("public/one").batches
+    assert not await one.batches("public/one")
     wire.writer.close()
 
 
@@ -246,12 +255,11 @@ async def test_what_fails_is_told_by_the_long_way(
     await one.api.put(TOPIC)
     wire = await Wire.to(one)
     await wire.ask(post(b"abc"))
-    partition = one.partition("public/one")
-    partition.before_publish = fail_with(error, 1)
+    await one.before_publish("public/one", fail_with(error, 1))
     answer = await wire.ask(post(b"xyz"))
     assert taken == [False, True]
     assert answer.startswith(b"HTTP/1.1 %d " % status), answer
-    assert len(partition.batches) == 1 + (status == 200)  # once, and not twice
+    assert one.next_offset("public/one") == 1 + (status == 200)  # once, and not twice
     assert (await wire.ask(post(b"abc"))).startswith(b"HTTP/1.1 200 OK")
     assert one.servers[0]._services.in_hand.count == 0
     wire.writer.close()
@@ -267,7 +275,7 @@ async def test_key_and_length_differ_from_message_to_message(
         assert (await wire.ask(post(body, TOPIC, b"Octavo-Key: k%d" % number)))[9:12] == b"200"
     assert taken == [False] + [True] * 10
     assert [
-        (found.key, found.value) for _, found in one.partition("public/one").all_records().values()
+        (found.key, found.value) for _, found in (await one.records("public/one")).values()
     ] == [(b"k%d" % number, b"x" * number) for number in range(1, 12)]
     assert (await wire.ask(post(b"", TOPIC)))[9:12] == b"200"  # another shape: it has no key
     assert not taken[-1]
@@ -287,7 +295,8 @@ async def test_a_key_says_which_partition_also_when_the_head_is_known(
         found = re.search(rb'"partition":(\d)', answer)
         assert found is not None, answer
         answers.setdefault(key, []).append(found[1])
-    assert taken == [False] + [True] * 11
+    # Each partition is opened by a call that goes the long way.
+    assert taken == [False, True, True, False] + [True] * 8
     assert all(len(set(found)) == 1 for found in answers.values())
     assert {found[0] for found in answers.values()} == {b"0", b"1"}
     wire.writer.close()
@@ -305,35 +314,25 @@ def test_a_key_that_could_be_read_in_two_ways_is_a_part_of_the_head(line: bytes)
     assert shape_of(head) == (head, None)
 
 
-def held_up(partition: FakePartition) -> asyncio.Event:
-    """Hold back every store until the event is set."""
-    goes_on = asyncio.Event()
-    publish = partition.publish
-
-    async def slow(batch: bytes, **options: Any) -> Any:
-        await goes_on.wait()
-        return await publish(batch, **options)
-
-    partition.publish = slow  # type: ignore[method-assign]
-    return goes_on
-
-
-def owned_by(two: Running, broker: str) -> None:
-    for name in two.cluster.owners:
-        two.cluster.owners[name] = broker
+async def forwarded(two: Running) -> int:
+    text = (await two.api.get("/metrics")).body.decode()
+    found = re.search(r"octavo_http_requests_forwarded_total (\d+)", text)
+    assert found is not None
+    return int(found[1])
 
 
 async def test_another_brokers_partition_is_passed_on(two: Running, taken: list[bool]) -> None:
     await two.api.put(TOPIC)
-    owned_by(two, "b1")
+    await two.move("public/one", "b1")
+    before = await forwarded(two)
     wire = await Wire.to(two)
     for _ in range(3):
         assert (await wire.ask(post(b"abc"))).startswith(b"HTTP/1.1 200 OK")
     assert taken == [False, True, True]  # there they come as operations
-    assert len(two.partition("public/one").batches) == 3
+    assert len(await two.batches("public/one")) == 3
     text = (await two.api.get("/metrics")).body.decode()
     assert "octavo_messages_published_total 0.0" in text
-    assert "octavo_http_requests_forwarded_total 3.0" in text
+    assert await forwarded(two) == before + 3
     wire.writer.close()
 
 
@@ -341,12 +340,12 @@ async def test_those_that_come_together_are_passed_on_together(
     two: Running, taken: list[bool]
 ) -> None:
     await two.api.put(TOPIC)
-    owned_by(two, "b1")
+    await two.move("public/one", "b1")
     wires = [await Wire.to(two) for _ in range(40)]
     await wires[0].ask(post(b"abc"))
     answers = await asyncio.gather(*(wire.ask(post(b"%03d" % n)) for n, wire in enumerate(wires)))
-    records = two.partition("public/one").all_records()
-    assert len(two.partition("public/one").batches) < 30
+    records = await two.records("public/one")
+    assert len(await two.batches("public/one")) < 30
     for number, answer in enumerate(answers):
         found = re.search(rb'"offset":(\d+),"id":"([\d:]+)"', answer)
         assert found is not None
@@ -362,13 +361,13 @@ async def test_no_partition_is_left_out_because_the_long_way_is_taken(
     """A turn that was looked at and not used belongs to the next call; otherwise every second was
     skipped."""
     await two.api.put(WIDE, json={"partitions": 2})
-    broker = two.cluster.brokers["b0"]
-    monkeypatch.setattr(broker, "other_at_hand", lambda name, incarnation: None)
+    broker = two.brokers["b0"]
+    monkeypatch.setattr(broker.ownership, "other_at_hand", lambda name, incarnation: None)
     wire = await Wire.to(two)
     for _ in range(12):
         assert (await wire.ask(post(b"abc", WIDE)))[9:12] == b"200"
     assert True in taken
-    assert [two.partition("public/wide", number).next_offset for number in range(2)] == [6, 6]
+    assert [two.next_offset("public/wide", number) for number in range(2)] == [6, 6]
     wire.writer.close()
 
 
@@ -377,14 +376,13 @@ async def test_what_fails_at_the_owner_is_told_here(
     two: Running, taken: list[bool], error: Exception
 ) -> None:
     await two.api.put(TOPIC)
-    owned_by(two, "b1")
+    await two.move("public/one", "b1")
     wire = await Wire.to(two)
     await wire.ask(post(b"abc"))
-    partition = two.partition("public/one")
-    partition.before_publish = fail_with(error, 1)
+    await two.before_publish("public/one", fail_with(error, 1))
     answer = await wire.ask(post(b"xyz"))
     assert answer[9:12] == (b"200" if isinstance(error, errors.NotOwner) else b"429")
-    assert len(partition.batches) == 1 + (answer[9:12] == b"200")
+    assert two.next_offset("public/one") == 1 + (answer[9:12] == b"200")
     wire.writer.close()
 
 
@@ -392,10 +390,10 @@ async def test_an_owner_that_breaks_off_leaves_the_outcome_unknown(
     two: Running, taken: list[bool]
 ) -> None:
     await two.api.put(TOPIC)
-    owned_by(two, "b1")
+    await two.move("public/one", "b1")
     wire = await Wire.to(two)
     await wire.ask(post(b"abc"))
-    goes_on = held_up(two.partition("public/one"))
+    two.hold()
     asked = asyncio.ensure_future(wire.ask(post(b"xyz")))
     await until(lambda: two.servers[1]._services.in_hand.count == 1)
     server = two.servers[1]._http
@@ -405,7 +403,7 @@ async def test_an_owner_that_breaks_off_leaves_the_outcome_unknown(
     answer = await asked
     assert answer[9:12] == b"504"
     assert b"outcome-unknown" in answer
-    goes_on.set()
+    two.go_on()
     wire.writer.close()
 
 
@@ -431,13 +429,13 @@ async def test_a_stopping_broker_answers_what_it_took_and_hangs_up(
     await one.api.put(TOPIC)
     wire = await Wire.to(one)
     await wire.ask(post(b"abc"))
-    goes_on = held_up(one.partition("public/one"))
+    one.hold()
     asked = asyncio.ensure_future(wire.ask(post(b"xyz")))
     await until(lambda: taken == [False, True])
     stopping = asyncio.ensure_future(one.servers[0].stop())
     await asyncio.sleep(0.05)
     assert not stopping.done()
-    goes_on.set()
+    one.go_on()
     answer = await asked
     assert answer.startswith(b"HTTP/1.1 200 OK")
     assert b"Connection: close" in answer
@@ -452,7 +450,7 @@ async def test_a_client_that_is_gone_takes_nothing_with_it(one: Running, taken: 
     wire.writer.write(post(b"xyz"))
     await until(lambda: taken == [False, True])
     wire.writer.transport.abort()
-    await until(lambda: len(one.partition("public/one").batches) == 2)
+    await until(lambda: one.next_offset("public/one") == 2)
     await until(lambda: one.servers[0]._services.in_hand.count == 0)
     assert one.servers[0]._services.held.total == 0
 
@@ -471,7 +469,7 @@ async def test_who_takes_no_answers_takes_the_long_way(one: Running, taken: list
     )
     connection.pause_writing()
     asked = asyncio.ensure_future(wire.ask(post(b"abc")))
-    await until(lambda: len(one.partition("public/one").batches) == 2)
+    await until(lambda: one.next_offset("public/one") == 2)
     assert taken == [False]
     connection.resume_writing()
     assert (await asked)[9:12] == b"200"
@@ -517,7 +515,7 @@ async def secured(taken: list[bool]) -> AsyncIterator[tuple[Running, Any, Any]]:
     authority, authenticator = FakeAuthority(), FakeAuthenticator()
     async with running(2, authority=authority, authenticator=authenticator) as cluster:
         await cluster.api.put(TOPIC)
-        owned_by(cluster, "b0")
+        await cluster.move("public/one", "b0")
         authority.secure("allow user:bob produce topic:public/one")
         yield cluster, authority, authenticator
 
@@ -530,7 +528,7 @@ async def test_a_head_is_good_as_long_as_its_caller_is(
     secured: tuple[Running, Any, Any], taken: list[bool], owner: str
 ) -> None:
     cluster, authority, authenticator = secured
-    owned_by(cluster, owner)
+    await cluster.move("public/one", owner)
     wire = await Wire.to(cluster)
     asked = post(b"abc", TOPIC, BOB)
 
@@ -551,7 +549,7 @@ async def test_a_head_is_good_as_long_as_its_caller_is(
     authority.secure("allow user:ann all *")
     await answers(b"403", b"403")
     assert not any(taken)
-    count = cluster.partition("public/one").next_offset
+    count = cluster.next_offset("public/one")
     assert count == 7
     for other in (post(b"abc", TOPIC), post(b"abc", TOPIC, b"Authorization: Bearer eve")):
         assert (await wire.ask(other))[9:12] in (b"401", b"403")
@@ -617,7 +615,7 @@ async def test_both_ways_let_the_same_callers_in(elsewhere: bool, taken: list[bo
             if not remembers:
                 forgetful(one)
             await one.api.put(TOPIC)
-            owned_by(one, "b1" if elsewhere else "b0")
+            await one.move("public/one", "b1" if elsewhere else "b0")
             wires = [await Wire.to(one) for _ in range(2)]
             told = []
             for step in range(300):
@@ -627,7 +625,7 @@ async def test_both_ways_let_the_same_callers_in(elsewhere: bool, taken: list[bo
                 told.append(await rng.choice(wires).ask(asked))
             for wire in wires:
                 wire.writer.close()
-            worlds.append((told, stored(one)["public/one/0"]))
+            worlds.append((told, [batch.data for batch in await one.batches("public/one")]))
         assert any(taken) == remembers
         taken.clear()
     assert worlds[0] == worlds[1]

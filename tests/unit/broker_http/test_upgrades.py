@@ -23,9 +23,10 @@ from octavo.broker.operations.upgrade import (
 from octavo.broker.types import TopicName
 from octavo.protocol.records import Record, build_batch
 from octavo.security.principal import ANONYMOUS
-from tests.support.fake_broker import CALL_KEY, Running, running, until
 from tests.support.fake_security import FakeAuthenticator, FakeAuthority, as_user
 from tests.support.former_proofs import former_headers
+from tests.support.http_api import until
+from tests.support.memory_cluster import CALL_KEY, Running, running
 
 ONE = "/v1/topics/public/one"
 NAME = TopicName("public", "one").partition(0)
@@ -141,7 +142,7 @@ async def test_a_recorded_connection_asks_a_restarted_broker_for_nothing() -> No
         assert (await peer.answer())[0] == 101
         peer.writer.write(recorded)
         await peer.ended()
-        assert not one.partition("public/one").batches
+        assert not await one.batches("public/one")
 
 
 async def test_a_peer_that_sends_no_frame_loses_its_connection(
@@ -167,8 +168,7 @@ async def test_a_call_with_a_former_proof_is_an_ordinary_clients_call() -> None:
     authority = FakeAuthority()
     async with running(2, authority=authority, authenticator=FakeAuthenticator()) as two:
         await two.api.put(ONE)
-        owner = two.cluster.owners[NAME]
-        assert owner is not None
+        owner = await two.owner("public/one")
         at = next(
             number for number, server in enumerate(two.servers)
             if server._services.broker.broker_id != owner

@@ -13,7 +13,8 @@ import pytest
 from octavo.broker.http.server import BrokerServer
 from octavo.broker.operations.serving import Serving
 from octavo.protocol.large import PIECE_BYTES
-from tests.support.fake_broker import Answer, Running, running, until
+from tests.support.http_api import Answer, until
+from tests.support.memory_cluster import Running, running
 
 ROOT = Path(__file__).parents[3]
 TOPIC = "/v1/topics/public/one"
@@ -24,7 +25,7 @@ BULK_LOAD = {"parts": [{"topic": "public/one", "partition": 0, "ledgers": [LEDGE
 
 
 async def asked_elsewhere(two: Running, method: str, path: str, **how: Any) -> Answer:
-    two.cluster.owners[two.partition("public/one").name] = "b0"
+    await two.move("public/one", "b0")
     return await two.apis[1].call(method, path, **how)
 
 
@@ -56,7 +57,8 @@ async def test_calls_at_another_broker_are_answered_by_operations() -> None:
         loaded = await asked_elsewhere(
             two, "POST", "/v1/bulk-loads/q/batches/0/commit", json=BULK_LOAD
         )
-        assert loaded.status == 200, loaded
+        assert loaded.status == 422, loaded
+        assert loaded.json()["detail"].startswith("no ledger 7: ")
         for path in (f"{PART}/unload?to=b1", f"{TOPIC}/unload?to=b1"):
             moved = await asked_elsewhere(two, "POST", path)
             assert moved.status == 200, moved
@@ -128,7 +130,7 @@ async def test_a_large_message_is_stored_and_read_through_another_broker() -> No
         read = await asked_elsewhere(two, "GET", f"{TOPIC}/messages/{small.json()['offset']}/body")
         assert read.body == b"small"
         missing = await asked_elsewhere(two, "GET", f"{TOPIC}/messages/99/body")
-        assert (missing.status, missing.json()["code"]) == (404, "message-not-found")
+        assert (missing.status, missing.json()["code"]) == (416, "offset-beyond-end")
         sizes = [(len(body) + 1, 413), (len(body), 200)]
         for size, status in sizes:
             long = chunks(b"x" * size)
@@ -138,7 +140,8 @@ async def test_a_large_message_is_stored_and_read_through_another_broker() -> No
                 if status == 413:
                     told = got.json()
                     assert (told["code"], told["bytes_max"]) == ("body-too-long", len(body))
-        assert two.partition("public/one").next_offset == 4
+        # Three large messages of three pieces each, and a small one; nothing of the refused ones.
+        assert two.next_offset("public/one") == 3 * (3 + 1) + 1
 
 
 @pytest.mark.parametrize("pieces", [0, 1, 2])
@@ -151,7 +154,7 @@ async def test_a_body_around_the_end_of_a_piece_comes_back(
     body = random.Random(1).randbytes(max(0, pieces * PIECE_BYTES + more))
     async with running(2) as two:
         await two.api.put(TOPIC)
-        two.cluster.owners[two.partition("public/one").name] = "b0"
+        await two.move("public/one", "b0")
         api = two.apis[broker]
         for named in ({}, {"Octavo-Upload": "film"}):
             stored = (await api.call("PUT", f"{TOPIC}/large", data=body, headers=named)).json()
@@ -163,7 +166,7 @@ async def test_a_body_around_the_end_of_a_piece_comes_back(
 async def test_a_broken_off_upload_is_given_up_at_the_owner() -> None:
     async with running(2) as two:
         await two.api.put(TOPIC)
-        two.cluster.owners[two.partition("public/one").name] = "b0"
+        await two.move("public/one", "b0")
         host, _, port = two.apis[1].url.removeprefix("http://").partition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(
@@ -178,7 +181,7 @@ async def test_a_broken_off_upload_is_given_up_at_the_owner() -> None:
         writer.close()
         await until(lambda: not serving(owner).describe()["bodies"])
         await until(lambda: not owner._services.held.total)
-        assert two.partition("public/one").next_offset == 0
+        assert two.next_offset("public/one") == 0
         del reader
 
 
@@ -201,7 +204,7 @@ async def test_bytes_that_are_no_utf_8_in_a_content_type_are_a_refusal() -> None
     stream = "/v1/durable-streams/public/one"
     async with running(2) as two:
         await two.api.call("PUT", stream, headers={"Content-Type": "text/plain"})
-        two.cluster.owners[two.partition("public/one").name] = "b0"
+        await two.move("public/one", "b0")
         for api in two.apis:
             host, _, port = api.url.removeprefix("http://").partition(":")
             reader, writer = await asyncio.open_connection(host, int(port))

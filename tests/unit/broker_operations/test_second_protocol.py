@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import inspect
 from collections.abc import AsyncIterator
 from types import ModuleType
@@ -10,12 +11,13 @@ from types import ModuleType
 import pytest
 
 from octavo.broker import operations
+from octavo.broker.types import TopicName
 from octavo.security.audit import Decided
 from octavo.security.rules import Kind, Operation, Resource
 from tests.support import line_protocol
-from tests.support.fake_broker import Running, running
 from tests.support.fake_security import FakeAuthenticator, FakeAuthority, as_user
 from tests.support.line_protocol import Client, LineProtocol
+from tests.support.memory_cluster import Running, running
 from tests.unit.broker_http.test_http_quotas import Frozen, set_quota
 
 TOPIC = "/v1/topics/public/one"
@@ -47,7 +49,7 @@ async def world() -> AsyncIterator[World]:
         brokers, ann = found.brokers, as_user("ann")
         await brokers.api.put(TOPIC, headers=ann)
         await brokers.api.put(f"{TOPIC}/subscriptions/s", json={"start": "earliest"}, headers=ann)
-        brokers.cluster.owners[brokers.partition("public/one").name] = "b0"
+        await brokers.move("public/one", "b0")
         protocols = []
         for server in brokers.servers:
             server._gate.on_decision = found.decided.append
@@ -155,6 +157,10 @@ async def test_the_rates_of_a_topic(world: World, at: int) -> None:
 @pytest.mark.parametrize("at", [0, 1], ids=["owner", "other"])
 async def test_the_longest_message_of_a_topic(world: World, at: int) -> None:
     await world.brokers.api.call("PATCH", TOPIC, json={"message_bytes_max": 100})
+    topics, name = world.brokers.brokers[f"b{at}"].topics, TopicName("public", "one")
+    async with asyncio.timeout(20):
+        while (await topics.get(name)).settings.policies.message_bytes_max != 100:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
     client = world.clients[at]
     assert (await client.ask(f"PUB {HERE} {'x' * 101}")).startswith(
         "ERR message-too-long a message may have 100 bytes of key, value and headers"
