@@ -63,8 +63,8 @@ from tests.support.cluster import (
 from tests.support.memory_state_ledgers import MemoryLedgers, MemoryWriter, Served
 from tests.support.spark_place import Place, running_place
 from tests.support.storage_support import eventually
-from tests.unit.broker.test_publisher import turns
 from tests.unit.broker.test_ledger_list import Rolling
+from tests.unit.broker.test_publisher import turns
 
 # Each case counts all ledgers, and finds only ledgers that records name.
 
