@@ -58,7 +58,7 @@ log = structlog.get_logger()
 
 
 class Budget:
-    """Ask `is_spent` before anything new begins: work under way may exceed the bound."""
+    """A bound of bytes; ask `is_spent` before new work: work under way may exceed it."""
 
     __slots__ = ("_listeners", "bytes_max", "peak", "used")
 

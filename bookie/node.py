@@ -86,7 +86,7 @@ class _Serving(NamedTuple):
 
 
 class BookieNode:
-    """`store` is started and closed by the caller."""
+    """A bookie with its ports and registration; the caller starts and closes `store`."""
 
     def __init__(
         self,

@@ -56,7 +56,7 @@ def _ignore(error: BaseException) -> None: ...
 
 
 class _Threads:
-    """Journals, flushes, reads and garbage do not wait for each other."""
+    """A storage's threads: journals, flushes, reads and garbage do not wait for each other."""
 
     def __init__(self, config: BookieConfig) -> None:
         self.journals: list[Executor] = [

@@ -72,7 +72,7 @@ TellPeer = Callable[[BrokerInfo, TopicName, str], Awaitable[list[int]]]
 
 
 class Broker:
-    """The caller starts and closes `store` and `ledgers`.
+    """A broker without its ports; the caller starts and closes `store` and `ledgers`.
 
     `schema_engine` works with the schema libraries; None: on the event loop.
     """

@@ -40,7 +40,7 @@ _CHANGES = (Operation.CREATE, Operation.ALTER, Operation.DELETE)
 
 
 def door_of(operation: Operation, resource: Resource) -> Door:
-    """`OPEN` for a resource that is not internal."""
+    """Return who may do this; `OPEN` for a resource that is not internal."""
     if resource.kind is Kind.TOPIC and resource.name in _NAMES:
         return _DOORS.get(operation, Door.SHUT)
     if resource.kind is Kind.NAMESPACE and resource.name in INTERNAL_NAMESPACES:

@@ -156,7 +156,7 @@ class PayloadTooLong(LedgerError):
 
 
 class WriterBusy(LedgerError):
-    """Await `drain()` before adding."""
+    """Too many adds are pending: await `drain()` before adding."""
 
     name = "writer-busy"
     http_status = 429
@@ -177,7 +177,7 @@ class ClientClosed(LedgerError):
 
 
 class WriteRefused(LedgerError):
-    """An ensemble change would not help."""
+    """A bookie refused an add, and an ensemble change would not help."""
 
     name = "write-refused"
     http_status = 503

@@ -88,7 +88,10 @@ class BulkLoadStore:
         return record or BulkLoadRecord(), version
 
     async def write(self, bulk_load: str, record: BulkLoadRecord, version: int) -> None:
-        """Raises `RecordExists`, `VersionConflict`, `RecordNotFound`: read and decide again."""
+        """Write a bulk load's record.
+
+        Raises `RecordExists`, `VersionConflict`, `RecordNotFound`: read and decide again.
+        """
         await write_one(self._store, bulk_load_path(bulk_load), record, version)
 
     async def delete(self, bulk_load: str, version: int) -> None:

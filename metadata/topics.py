@@ -119,7 +119,7 @@ def subscription_path(namespace: str, topic: str, subscription: str) -> str:
 
 
 class TopicStore:
-    """Every change is a compare-and-set on the version that was read.
+    """Stores topics' records; every change is a compare-and-set on the version that was read.
 
     Reads raise `RecordNotFound` and `BadRecord`, creates `RecordExists`, writes `VersionConflict`.
 
@@ -148,7 +148,7 @@ class TopicStore:
         return self._store.watch(join(NAMESPACES_ROOT, namespace), on_change)
 
     async def delete_namespace(self, namespace: str, version: int = ANY_VERSION) -> None:
-        """Raises `RecordExists` if there are topics in it."""
+        """Delete a namespace. Raises `RecordExists` if there are topics in it."""
         if await self.list_topics(namespace):
             raise RecordExists(f"namespace {namespace} still has topics")
         await self._store.delete(join(NAMESPACES_ROOT, namespace), version)

@@ -85,7 +85,7 @@ _DOUBTFUL = (MetadataUnavailable, VersionConflict, RecordExists)
 
 
 class ZooKeeperStore:
-    """`hosts` are `host:port` each; `chroot` is empty or `/a`."""
+    """Metadata in ZooKeeper; `hosts` are `host:port` each, `chroot` is empty or `/a`."""
 
     def __init__(
         self,

@@ -31,8 +31,9 @@ def data_keys_of(config: KeysConfig) -> DataKeys | None:
 
 
 def keys_of_environment() -> DataKeys | None:
-    """As `data_keys_of`, from `OCTAVO_KEYS_…`, for commands and Spark jobs. Raises `SettingsError`,
-    too.
+    """Make the keys of `OCTAVO_KEYS_…`, for commands and Spark jobs; None without such settings.
+
+    Raises as `data_keys_of`, and `SettingsError`.
     """
     if not any(name.startswith(VARIABLES) for name in os.environ):
         return None
@@ -69,7 +70,7 @@ def file_keys(path: Path) -> FileKeys:
 
 
 def read_text(path: Path) -> str:
-    """Raises `KeySourceUnavailable`, also if other users may read the file."""
+    """Read a key file. Raises `KeySourceUnavailable`, also if other users may read it."""
     what = f"key file {path}"
     with _told(what), open(path, "rb") as file:
         _check(what, os.fstat(file.fileno()))

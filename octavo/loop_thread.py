@@ -114,7 +114,7 @@ def _forget_all() -> None:
 
 
 def _end_all() -> None:
-    """At the end of the program, close clients that are still open, within `CLOSE_TIMEOUT_S`."""
+    """Close clients that are open at the program's end, within `CLOSE_TIMEOUT_S`."""
     left = [*_lives]
     for life in left:
         life.end()

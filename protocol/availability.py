@@ -19,7 +19,7 @@ _INT_MAX = 2**31 - 1
 
 
 def availability(runs: Iterable[tuple[int, int]]) -> bytes:
-    """`runs`: (first, last), ascending and not adjacent."""
+    """Encode the entries here; `runs`: (first, last), ascending and not adjacent."""
     groups: list[list[int]] = []
     for first, size in _sequences(runs):
         group = groups[-1] if groups else None

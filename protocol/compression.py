@@ -44,7 +44,7 @@ class Compression(IntEnum):
 
 
 class UnsupportedCompression(OctavoError):
-    """Kafka does not define it, or its library is not installed."""
+    """Kafka does not define this compression, or its library is not installed."""
 
     name = "unsupported-compression"
     http_status = 422
@@ -66,7 +66,7 @@ def compression_of(number: int) -> Compression:
 
 
 def unpack(kind: Compression, data: bytes, bytes_max: int = RECORDS_BYTES_MAX) -> bytes:
-    """Raises `InvalidBatch` for damage, or more than `bytes_max`."""
+    """Unpack records. Raises `InvalidBatch` for damage, or more than `bytes_max`."""
     try:
         match kind:
             case Compression.NONE:

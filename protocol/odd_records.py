@@ -28,7 +28,7 @@ class OddRecord(NamedTuple):
 
 
 def parse(data: bytes, start: int, end: int, header: BatchHeader) -> OddRecord:
-    """`start` is at the record's length; `offset` counts from the batch's base.
+    """Parse a record whose length is at `start`; `offset` counts from the batch's base.
 
     Raises `ValueError`.
     """

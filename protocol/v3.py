@@ -195,7 +195,7 @@ def read_answer(
 
 
 def answer(head: bytes, code: Code, name: str = "", **fields: Any) -> bytes:
-    """`name` is the body's field, which takes `fields` and often the status."""
+    """Encode an answer; `name` is the body's field, which takes `fields` and often the status."""
     message = ResponseMessage(status=STATUS[code])
     message.header.MergeFromString(head)
     if name:

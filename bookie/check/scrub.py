@@ -49,7 +49,7 @@ class LogScrub:
         on_good: Callable[[Checked], None] | None = None,
         uncached: bool = True,
     ) -> None:
-        """`end`: the mark's; None: the whole log. `on_good` gets every good record."""
+        """Scrub a log up to `end`, the mark's (None: all); `on_good` gets every good record."""
         self._logs = logs
         self._index = index
         self._damages = damages

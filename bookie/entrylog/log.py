@@ -44,7 +44,7 @@ _BLANK_BYTES = 1024 * 1024
 
 
 class EntryLogMissing(OctavoError):
-    """The journal mark names it: its entries would be reported absent."""
+    """A log that the journal mark names is missing: its entries would be reported absent."""
 
     name = "entry-log-missing"
     scope = Scope.PROCESS
@@ -445,7 +445,7 @@ class EntryLogs:
 
 
 class LogRemoved(DiskError):
-    """A caller wanted to read it: look in the index again."""
+    """A log was removed while a caller wanted to read it: look in the index again."""
 
     name = "log-removed"
 

@@ -151,7 +151,7 @@ class LogCheck:
         starts: Callable[[], Sequence[int]] = tuple,
         uncached: bool = False,
     ) -> None:
-        """`end`: the mark's; None: the whole log.
+        """Check a log up to `end`, the mark's; None: the whole log.
 
         `starts`: the index's offsets, asked only after a bad header. `uncached`: read from the
         device.

@@ -29,7 +29,7 @@ class OtherCluster(OctavoError):
 
 
 class Proven(NamedTuple):
-    """Ledgers with an uncertain answer are in neither list."""
+    """The proofs of a round; ledgers with an uncertain answer are in neither list."""
 
     gone: list[int]
     present: list[int]

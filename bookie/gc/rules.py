@@ -111,7 +111,7 @@ class Verdict(NamedTuple):
 
 
 class Quarantine:
-    """A restart forgets the quarantine."""
+    """Ledgers that wait for their second proof; a restart forgets them."""
 
     def __init__(self, quarantine_ms: int, ledgers_max: int = 100_000) -> None:
         self._quarantine_ms = quarantine_ms

@@ -254,7 +254,7 @@ def link_files(path: str, folder: str) -> None:
 
 
 class IndexView(RocksIndex):
-    """Raises `BookieIOError` without a good index."""
+    """An index for reading only. Raises `BookieIOError` without a good index."""
 
     def __init__(self, path: str) -> None:
         if not os.path.exists(f"{path}/CURRENT"):

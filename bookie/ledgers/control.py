@@ -43,7 +43,7 @@ _LAC_AT = ADD_PREFIX_BYTES + 16
 
 
 class LedgerControl:
-    """Used on the loop only."""
+    """Decides about adds, fences, explicit LACs and deletions; used on the loop only."""
 
     def __init__(
         self,

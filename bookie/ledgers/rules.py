@@ -30,7 +30,7 @@ _LAC_ALONE_BYTES = range(LAC_ALONE.size, LAC_ALONE.size + _HMAC_BYTES + 1)
 def admission(
     state: LedgerState | None, batch: AddBatch, *, read_only: bool, unsure: bool = False
 ) -> Code:
-    """`state` is None for an unknown ledger.
+    """Decide whether a batch may be added; `state` is None for an unknown ledger.
 
     `unsure`: this bookie may have lost the ledger's fence (limbo.py), so only a recovery may add.
     """

@@ -186,7 +186,7 @@ class LedgerStates:
 
 
 class StateFile:
-    """Blocking; one caller at a time."""
+    """The files of ledger state. Blocking; one caller at a time."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk

@@ -87,7 +87,7 @@ def add_answers(code: Code, ledger_id: int, first_entry: int, count: int) -> byt
 
 
 class Answers:
-    """Written at the end of this turn of the loop."""
+    """A connection's answers, which are written at the end of this turn of the loop."""
 
     __slots__ = ("_first", "_frames", "_last", "_ledger_id")
 

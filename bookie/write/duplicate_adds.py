@@ -68,7 +68,7 @@ class DuplicateAdds:
         commit: Callable[[Journal, Results, Done, Hashable], None],
         changed: Callable[[], None],
     ) -> None:
-        """`commit` makes the admitted results durable and reports all.
+        """Take adds; `commit` makes the admitted results durable and reports all.
 
         `changed`: `bytes` has changed.
         """

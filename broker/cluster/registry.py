@@ -38,7 +38,7 @@ _TAKEN_SESSIONS_MAX = 2
 
 
 def encode_broker(info: BrokerInfo, run: str) -> bytes:
-    """`run` differs at each start."""
+    """Encode a broker's record; `run` differs at each start."""
     fields = {"v": 1, "id": info.broker_id, "url": info.url, "run": run, "leases": True}
     packed: bytes = msgpack.packb(fields)
     return packed

@@ -102,7 +102,7 @@ class _Step:
 
 
 class Router:
-    """A fixed step wins over a variable step."""
+    """Finds the route of a path; a fixed step wins over a variable step."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self._root = _Step()

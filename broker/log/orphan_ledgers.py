@@ -161,7 +161,7 @@ class Suspects:
 def joined(
     ledger_id: int, record: ShareRecord | None, referrers: Iterable[Referrer], most: int
 ) -> ShareRecord:
-    """`record`: None if the ledger was never shared."""
+    """Return the record with more referrers; `record` is None if the ledger was never shared."""
     if record is None:
         record = ShareRecord()
     elif not record.referrers:

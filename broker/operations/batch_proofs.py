@@ -72,7 +72,7 @@ class BatchProofs:
         hold: Callable[[int], Awaitable[None]],
         message_bytes_max: int | None = None,
     ) -> None:
-        """`hold` gets the bytes in memory besides the batch, at the end 0."""
+        """Check a batch; `hold` gets the bytes in memory besides it, at the end 0."""
         kind = compression_of(header.attributes & ATTRIBUTE_COMPRESSION)
         packed = batch[HEADER_BYTES:] if kind else b""
         if kind is Compression.NONE:

@@ -255,7 +255,7 @@ class Asking:
         deadline_s: float,
         unwanted: Unwanted | None = None,
     ) -> int:
-        """`reserve`: the longest answer that needs no offer."""
+        """Queue a request, return its number; `reserve`: the longest answer without an offer."""
         size = len(payload)
         if self._waiting_bytes and self._waiting_bytes + size > self._windows.waiting_bytes:
             raise Overloaded(

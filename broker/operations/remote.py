@@ -114,7 +114,7 @@ class Remote:
         own: Identity,
         count: Callable[[], object] = lambda: None,
     ) -> None:
-        """`own`: the identity that releases leases whose caller has gone."""
+        """Call another broker; `own` is the identity that releases leases whose caller has gone."""
         self._broker_id = broker_id
         self._settings = settings
         self._proof = proof

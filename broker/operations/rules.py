@@ -114,7 +114,7 @@ class BrokerRules:
         *,
         is_single: bool = False,
     ) -> None:
-        """`hold` counts the memory to unpack it."""
+        """Check a batch; `hold` counts the memory to unpack it."""
         check_supported(header)
         most = self.single_bytes_max(topic) if is_single else self.message_bytes_max(topic)
         await self.proofs.prove(header, batch, peer, hold, most)

@@ -69,7 +69,7 @@ class Serving:
         leave: Callable[[], object],
         groups: Groups,
     ) -> None:
-        """`enter` and `leave` bracket each operation: a stop waits for them."""
+        """Serve operations; `enter` and `leave` bracket each: a stop waits for them."""
         self._broker = broker
         self._rules = rules
         self._refusal_of = refusal_of

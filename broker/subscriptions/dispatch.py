@@ -61,7 +61,7 @@ class _Lease:
 
 
 class DispatchedBatch(NamedTuple):
-    """Ascending offsets, leased to a consumer under lease `number`.
+    """The ascending offsets that a consumer has under lease `number`.
 
     `counts`: only offsets that were delivered before. `is_repeat`: the consumer may have the batch
     already, so it gets all of it.

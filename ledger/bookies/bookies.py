@@ -261,7 +261,7 @@ class Bookies:
         tls: Certificates | None = None,
         prove: Prove | None = None,
     ) -> None:
-        """`prove` makes tokens for bookies that require authentication."""
+        """Keep connections; `prove` makes tokens for bookies that require authentication."""
         self.options = options
         self.prove = prove
         self.tls = tls if tls and tls.config.connects else None

@@ -180,7 +180,7 @@ class BookieConnection(asyncio.BufferedProtocol):
     def read(
         self, ledger_id: int, entry_id: int, done: ReadDone, *, flags: int = 0, key: bytes = b""
     ) -> None:
-        """Entry id −1 asks for the last entry."""
+        """Read an entry; id −1 asks for the last entry."""
         waiting = _Waiting(f"read of ledger {ledger_id} entry {entry_id}", done)
         if not self._begin(waiting, self._timeout_s):
             return

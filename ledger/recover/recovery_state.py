@@ -289,7 +289,7 @@ class RecoveryState:
         return actions
 
     def entry_found(self, entry_id: int, data: bytes, length: int) -> list[RecoveryAction]:
-        """The entry came whole and with a good digest: it exists."""
+        """Accept an entry that came whole and with a good digest: it exists."""
         poll = self._polls.get(entry_id)
         if self.state is not State.READING or poll is None or poll.found is not None:
             return []

@@ -165,7 +165,7 @@ class Copying:
     # ------------------------------------------------------------------ writing
 
     async def _write(self, first: int, entries: list[bytes]) -> None:
-        """The entries are durable on return. Raises error answers of the target."""
+        """Write entries to the target; durable on return. Raises its error answers."""
         connection = await self._target.connected()
         ledger_id = self._metadata.ledger_id
         answers = _Answers(self._to, first, len(entries), self._options.add_timeout_s)

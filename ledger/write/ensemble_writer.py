@@ -173,7 +173,7 @@ class EnsembleWriter:
         self._release()
 
     def bookie_up(self, bookie_id: str) -> None:
-        """The bookie gets its unconfirmed entries again."""
+        """Send a returned bookie its unconfirmed entries again."""
         channel = self._by_bookie.get(bookie_id)
         if channel is not None:
             channel.attach(self._loop.time())

@@ -47,7 +47,7 @@ class Pending:
         deferred: bool = False,
         seal: Callable[[int, bytes], bytes] | None = None,
     ) -> None:
-        """`seal` makes the stored payload, once per entry."""
+        """Keep entries until they are acked; `seal` makes the stored payload, once per entry."""
         assert metadata.ledger_id >= 0
         self._ledger_id = metadata.ledger_id
         self._quorum = quorum

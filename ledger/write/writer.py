@@ -116,7 +116,7 @@ class LedgerWriter:
 
     @property
     def last_add_confirmed(self) -> int:
-        """The last durable entry, with all entries before it; −1 at first."""
+        """Return the last durable entry, with all entries before it; −1 at first."""
         return self._core.lac
 
     @property

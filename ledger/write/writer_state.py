@@ -130,7 +130,7 @@ class WriterState:
 
     @property
     def fenced(self) -> bool:
-        """Another process fenced the ledger, or closed it."""
+        """Whether another process fenced the ledger, or closed it."""
         return self._fenced
 
     @property

@@ -105,7 +105,7 @@ def patterns_of(topics: str | Sequence[str], *, group: bool) -> tuple[TopicPatte
 
 
 class TopicsConsumer(OfThisProcess):
-    """Made by `AsyncClient.consume`."""
+    """Receives the messages of several topics; made by `AsyncClient.consume`."""
 
     def __init__(self, client: Cluster, options: ConsumerOptions) -> None:
         self.options = options

@@ -11,7 +11,7 @@ HEADER = "Octavo-Incarnation"
 
 
 class Incarnation:
-    """Empty before the first answer."""
+    """A topic's incarnation as brokers' answers name it; empty before the first answer."""
 
     __slots__ = ("seen",)
 

@@ -171,7 +171,7 @@ async def acquire_access(
 
 
 class Producer(OfThisProcess):
-    """Made by `AsyncClient.producer`; an async context manager that flushes at its end.
+    """Sends messages to a topic, made by `AsyncClient.producer`; as a block it flushes at its end.
 
     When its topic is deleted and created again, every message fails with `TopicReplaced`.
     """

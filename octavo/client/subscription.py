@@ -40,7 +40,7 @@ Handover = Delivery | str
 
 
 class Subscription(OfThisProcess):
-    """Made by `AsyncClient.subscribe` and `AsyncClient.subscription`.
+    """Receives a subscription's messages; made by `AsyncClient.subscribe` or `subscription`.
 
     When its topic is deleted and created again, every call raises `TopicReplaced`.
     """

@@ -59,7 +59,7 @@ def walk_cookie(file: File) -> Iterator[Line]:
 
 
 def walk_state(file: File, wish: Wish, *, file_id: int, end: int | None) -> Iterator[Line]:
-    """`end`: the mark relies on it up to here."""
+    """Show ledger states; `end`: the mark relies on the file up to here."""
     path, size = file.path, file.size()
     front = file.pread(FILE_HEADER_BYTES, 0)
     if not file_id and len(front) == FILE_HEADER_BYTES:  # a copy with another file name

@@ -181,7 +181,7 @@ def frame_between(
     *,
     source: str = "octavo",
 ) -> DataFrame:
-    """As `frame_of`, with offsets as `to_json` writes them, perhaps with incarnations.
+    """Read as `frame_of`, between offsets as `to_json` writes them, perhaps with incarnations.
 
     A partition that is only in `end` is read from its first message.
     """

@@ -133,7 +133,7 @@ def _no_step(_: str) -> None: ...
 def table(
     service: str, options: TableOptions, say: Callable[[str], None], *, step: Step = _no_step
 ) -> Outcome:
-    """`step` is called before each step that changes the table: for tests."""
+    """Write a topic into a table; `step` is called before each step that changes it, for tests."""
     started = time.monotonic()
     outcome = Outcome("table")
     follower = Follower(service, options, say, step)
@@ -279,7 +279,7 @@ class Follower:
         )
 
     def _inferred(self, position: Position, views: list[View]) -> Mapping[str, Any] | None:
-        """Raises `TableUnusable` if none of the first messages has fields. None: no message yet."""
+        """Infer a schema; None: no message yet. Raises `TableUnusable` if no message has fields."""
         plan = self._plan(position, views, _INFER_ROWS)
         if not plan.ranges:
             return None

@@ -9,10 +9,10 @@ BYTES_MAX = 1 << 20
 
 
 async def fetch(url: str) -> bytes:
-    """Raises `OSError` for a status other than 200, a body above `BYTES_MAX`, or no answer in
-    `TIMEOUT_S`.
+    """Fetch a URL.
 
-    Redirects are not followed: they would lead away from the URL that was checked.
+    Raises `OSError` for a status other than 200, a body above `BYTES_MAX`, or no answer in
+    `TIMEOUT_S`. Redirects are not followed: they would lead away from the URL that was checked.
     """
     try:
         async with (

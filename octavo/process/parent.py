@@ -12,10 +12,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(number: signal.Signals, parent: int | None = None) -> None:
-    """The kernel watches the *thread* that started this process: it must live as long as the
-    parent.
+    """Send this process `number` when its parent dies. Linux only.
 
-    `parent`: its process id; if it has died already, the signal is sent at once. Linux only.
+    The kernel watches the *thread* that started this process: it must live as long as the parent.
+    `parent`: its process id; if it has died already, the signal is sent at once.
     """
     if sys.platform != "linux":
         return

@@ -49,8 +49,9 @@ class Authority:
         return self._generation
 
     async def start(self) -> None:
-        """Raises `MetadataUnavailable`, `BadRecord`: a process must know the policy before it
-        serves.
+        """Read and watch the policy, which a process must know before it serves.
+
+        Raises `MetadataUnavailable`, `BadRecord`.
         """
         await self._record.start()
 

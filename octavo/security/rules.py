@@ -160,7 +160,9 @@ class Rule:
 
 
 class Decision(NamedTuple):
-    """Without a rule (None) the answer is no, unless the caller is a node or the cluster is not
+    """An answer and its rule.
+
+    Without a rule (None) the answer is no, unless the caller is a node or the cluster is not
     secured.
     """
 

@@ -72,7 +72,7 @@ class Cluster:
     """A connection to a cluster. Open with `connected(service)`, or over a copy of records."""
 
     def __init__(self, store: MetadataStore, read_from: str = "auto") -> None:
-        """`read_from`: where to read closed ledgers that are offloaded (`copy_to_read`)."""
+        """Read the cluster; `read_from`: which copy of offloaded ledgers (`copy_to_read`)."""
         _keep_quiet()
         self._read_from = read_from
         self.store = store
@@ -140,8 +140,11 @@ class Cluster:
         return found
 
     async def _matching(self, pattern: re.Pattern[str]) -> dict[str, list[int]]:
-        """As in Kafka, the expression must match a whole name: `namespace/topic`, or just `topic`
-        in the namespace `public`."""
+        """Find topics.
+
+        As in Kafka, the expression must match a whole name: `namespace/topic`, or just `topic` in
+        the namespace `public`.
+        """
         found = {}
         for namespace in await self.topics.list_namespaces():
             for topic in await self.topics.list_topics(namespace):

@@ -72,7 +72,7 @@ class RowRouter:
     def __init__(
         self, options: SinkOptions, partitions: Callable[[str], int], turn: int, now_ms: int
     ) -> None:
-        """`turn` spreads rows without a key; `now_ms` is the time of rows without a time."""
+        """Collect rows; `turn` spreads rows without a key, `now_ms` dates rows without a time."""
         self._options = options
         self._partitions = partitions
         self._turn = turn

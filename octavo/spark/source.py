@@ -36,7 +36,7 @@ class OctavoDataSource(DataSource):
         return batch_writer(self.options, schema, overwrite=overwrite).with_target()
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> OctavoStreamWriter:  # noqa: N802, ARG002
-        """In complete mode each batch appends the whole result, as in Kafka's sink."""
+        """Write a stream; in complete mode each batch appends all, as in Kafka's sink."""
         from octavo.spark.sink import stream_writer
 
         return stream_writer(self.options, schema).with_target()

@@ -329,9 +329,7 @@ class Supervisor:
         return found
 
     def _port(self, kind: str, number: int, name: str, former: int) -> int:
-        """If the plan takes any free port, prefer the port of the last run, so that URLs survive a
-        restart.
-        """
+        """Choose a port; of free ports prefer the last run's, so that URLs stay the same."""
         host = self.plan.host
         port = ports.port_of(kind, number, self.plan.port_base)
         if port != ports.FREE:

@@ -23,7 +23,10 @@ class ScramServer:
     """One SCRAM login. After the second step `user` is set; an error ends it."""
 
     def __init__(self, mechanism: str, find: Find, *, salt_key: bytes, nonce: str) -> None:
-        """`salt_key`: for made-up salts. `nonce`: printable and random, for this login only."""
+        """Check one login.
+
+        `salt_key`: for made-up salts. `nonce`: printable and random, for this login only.
+        """
         self._mechanism, self._find, self._salt_key = mechanism, find, salt_key
         self._server = ScramMechanism(mechanism).make_server(self._of_user, s_nonce=nonce)
         self._steps = 0
@@ -37,7 +40,7 @@ class ScramServer:
 
     @property
     def named(self) -> str:
-        """The user name of the first step, not yet proved."""
+        """Return the user name of the first step, not yet proved."""
         return self._named
 
     def step(self, message: bytes) -> bytes:

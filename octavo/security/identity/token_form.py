@@ -30,7 +30,7 @@ class WrongSignature(Unauthenticated):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """Its `claims` are untrusted until the signature is verified."""
+    """A token's parts; `claims` are untrusted until the signature is verified."""
 
     text: str = field(repr=False)
     algorithm: str

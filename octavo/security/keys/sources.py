@@ -34,10 +34,11 @@ class FileKeys(KeySource):
     """A key file, read again after a change; wraps with AES-KW (RFC 3394)."""
 
     def __init__(self, what: str, look: Callable[[], object], read: Callable[[], str]) -> None:
-        """`what` names the file in errors; `look` returns a value that changes with the file.
+        """Watch a file of keys.
 
-        `look` and `read` raise `KeySourceUnavailable` if the file cannot be read, or if other users
-        can read it.
+        `what` names the file in errors; `look` returns a value that changes with the file. `look`
+        and `read` raise `KeySourceUnavailable` if the file cannot be read, or if other users can
+        read it.
         """
         self._what = what
         self._look = look
