@@ -37,7 +37,7 @@ class LedgerClosed(LedgerError):
 
 
 class NotEnoughBookies(LedgerError):
-    """`why` says what is wrong with the other bookies."""
+    """Too few bookies can be used; `why` says what is wrong with the others."""
 
     name = "not-enough-bookies"
     http_status = 503

@@ -59,11 +59,17 @@ class Ownership:
         self._lost_listeners.append(listener)
 
     def held(self, path: str) -> bool:
-        """Whether the path is held; False after a known end of the session."""
+        """Whether the path is held; False after a known end of the session.
+
+        While the session is SUSPENDED, the answer may be out of date.
+        """
         return path in self._held and self._store.session_state is not SessionState.EXPIRED
 
     async def claim(self, path: str, value: bytes) -> Claim:
-        """Claim a path; call again after `MetadataUnavailable`."""
+        """Claim a path; call again after `MetadataUnavailable`.
+
+        After `SessionExpired` the claim does not count.
+        """
         generation = self._generation
         for _ in range(_CLAIMS_TRIED_MAX):
             with contextlib.suppress(RecordNotFound, VersionConflict):

@@ -50,7 +50,7 @@ class LargeBody(msgspec.Struct, frozen=True):
 
 
 def large_body_of(headers: Iterable[tuple[str, bytes | None]]) -> LargeBody | None:
-    """Return the description in the last such header."""
+    """Return a large message's description, from the last header that has one."""
     text = next((text for name, text in reversed([*headers]) if name == LARGE_HEADER), None)
     try:
         return None if text is None else msgspec.json.decode(text, type=LargeBody)

@@ -323,7 +323,7 @@ class EntryLogs:
         return self._paths.get(log_id) or f"{self._directories[0]}/{file_name(log_id)}"
 
     def read(self, location: Location, ledger_id: int) -> tuple[Record, bytes]:
-        """Check the record. Raises `BookieIOError`."""
+        """Read a record and check it. Raises `BookieIOError`."""
         data = self.read_bytes(location.log_id, location.offset, location.length)
         return self.check_record(data, 0, location, ledger_id)
 

@@ -272,7 +272,7 @@ def is_loaded(marks: Mapping[str, int], mark: str, batch: int) -> bool:
 
 
 def is_finished(mark: str, batch: int, record: BulkLoadRecord) -> bool:
-    """Return whether the mark may go, by its bulk load's current record."""
+    """Return whether a partition may forget a batch, by its bulk load's current record."""
     return mark != mark_of(bulk_load_of(mark), record) or completed(record, batch) is None
 
 

@@ -24,7 +24,7 @@ _LENGTH_BYTES = {126: 2, 127: 8}
 
 
 class Masks:
-    """Counts WebSocket frames; after `failed`, `feed` returns no more bytes.
+    """Checks that a client masks its frames; after `failed`, `feed` returns no more bytes.
 
     While `held` is not empty, call `feed` again in a later turn of the loop.
     """

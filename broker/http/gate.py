@@ -84,7 +84,8 @@ class Gate(Authorizer):
     ) -> None:
         """Judge calls; without `authority` all are allowed.
 
-        `required`: do not serve an unsecured cluster.
+        Without `check_broker` no call is another broker's. `required`: do not serve an unsecured
+        cluster.
         """
         super().__init__(authority, clock, count_denied)
         self.on_unauthenticated: OnUnauthenticated | None = None

@@ -93,9 +93,11 @@ class Dispatcher:
         exclusive: bool = False,
         in_order: bool = False,
     ) -> None:
-        """`in_order`: no message overtakes a message that waits for its delay. `turns` limits when
-        a consumer may get messages, `keys` which messages. `of_one_max`: the most messages leased
-        to one consumer.
+        """Decide which consumer gets which message.
+
+        `in_order`: no message overtakes a message that waits for its delay. `turns` limits when a
+        consumer may get messages, `keys` which messages. `of_one_max`: the most messages leased to
+        one consumer.
         """
         self.cursor = cursor
         self.consumers: dict[str, Consumer] = {}

@@ -162,7 +162,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         return self._received_at
 
     def authenticate(self, token: bytes) -> None:
-        """Do not wait: `refusal` says later which requests the token does not allow."""
+        """Send our proof and do not wait; `refusal` says later which requests it does not allow."""
         frame = auth_frame(OCTAVO, token)
         self._send((frame,), len(frame))
 

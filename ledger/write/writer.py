@@ -147,7 +147,7 @@ class LedgerWriter:
         return self._error
 
     def add(self, payload: Buffer, done: AddDone) -> int:
-        """Append; `done(entry_id, error)` is called later, in entry order.
+        """Add an entry; `done(entry_id, error)` is called later, in entry order.
 
         Raises `LedgerFenced`, `LedgerClosed` or the error that ended the writer, `PayloadTooLong`,
         `KeyMissing`, and `WriterBusy` when far more than `drain` allows is pending. `done` gets
@@ -179,7 +179,7 @@ class LedgerWriter:
         return entry_id
 
     async def append(self, payload: Buffer) -> int:
-        """Wait until durable. Raises the errors of `add`."""
+        """Add an entry and wait until it is durable. Raises the errors of `add`."""
         await self.drain()
         future: asyncio.Future[int] = self._loop.create_future()
 
