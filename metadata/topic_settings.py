@@ -114,14 +114,12 @@ class Policies:
 
     retention_ms: int | None = _policy(
         "retention.time", Unit.TIME, "--retention-time",
-        "Keep messages that all subscriptions have acked so long (7d).", least=0,
+        "How long to keep messages that all subscriptions have acked (7d).", least=0,
     )  # fmt: skip
-    """For messages that every subscription has acked."""
     retention_bytes: int | None = _policy(
         "retention.size", Unit.SIZE, "--retention-size",
-        "Keep such messages until a partition has more (10GB).", least=0,
+        "How many bytes a partition keeps of such messages (10GB).", least=0,
     )  # fmt: skip
-    """By partition, of messages that every subscription has acked."""
     ttl_ms: int | None = _policy(
         "ttl", Unit.TIME, "--ttl", "A message stored for longer counts as acked."
     )
@@ -140,11 +138,11 @@ class Policies:
     )  # fmt: skip
     inactive_ms: int | None = _policy(
         "delete_when_inactive", Unit.TIME, "--delete-when-inactive",
-        "Delete a topic that nobody used for so long.",
+        "Delete a topic that no client has used for this time.",
     )  # fmt: skip
     subscription_expiry_ms: int | None = _policy(
         "subscription_expiry", Unit.TIME, "--subscription-expiry",
-        "Delete a subscription that nobody used for so long.",
+        "Delete a subscription that no client has used for this time.",
     )  # fmt: skip
     message_bytes_max: int | None = _policy(
         "message_bytes_max", Unit.SIZE, "--message-bytes-max", "A longer message is refused."
@@ -191,7 +189,7 @@ def _count(name: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class AutoCreate:
-    """When a client publishes to a topic that does not exist."""
+    """The settings of topics that brokers create when a client publishes to them."""
 
     partitions: int = _count("partitions")
     ensemble_size: int = _count("ensemble_size")
@@ -221,9 +219,9 @@ class TopicSettings:
     encrypted: bool = False
     """Whether new ledgers are encrypted; the namespace decides."""
     policies: Policies = field(default_factory=Policies, metadata={BRIEF: True})
-    """Without retention, which stands above."""
+    """All policies except retention, which stands above."""
     compaction_after_bytes: int | None = setting(None, "compaction.after_size", Unit.SIZE, least=0)
-    """Compact once so many bytes of closed ledgers are not in the view, and
+    """Compact once this many bytes of closed ledgers are not in the view, and
     `compaction_dirty_ratio` is reached. None: never by itself.
     """
     compaction_dirty_ratio: float = setting(
@@ -239,7 +237,7 @@ class TopicSettings:
     schema_subject: str | None = setting(
         None, "schema.subject", Unit.TEXT, brief=True, about="a subject of /v1/schemas"
     )
-    """In the topic's namespace."""
+    """The subject of the schema, in the topic's namespace."""
     schema_validate: bool = setting(
         False, "schema.validate", Unit.SWITCH, brief=True, about="what does not fit is not stored"
     )
