@@ -44,8 +44,7 @@ class BookieConfig:
     bookie_id: str = ""
     """The name in ensembles and cookies; `advertised_host:port` when empty (BookKeeper's rule)."""
     rack: str = ""
-    """The bookie's place in the network, for placement, for example `/dc1/rack7`; empty:
-    unknown."""
+    """The bookie's place in the network, such as `/dc1/rack7`; empty: unknown."""
     admin_port: int | None = bounded(None, 0, 65_535, "use 1 to 65535, 0 for any, or leave it out")
     """HTTP port of /metrics and /healthz; absent: none, 0: any free port."""
 
@@ -65,7 +64,7 @@ class BookieConfig:
     accept_older_metadata: bool = False
     """Start although [the metadata is older](#when-metadata-is-older)."""
     limbo_ended_through: int = bounded(-1)
-    """End a limbo up to this ledger id or below: its ledgers were copied or given up."""
+    """End a limbo up to this ledger id or below."""
 
     # Journal
     journal_sync: bool = True
@@ -79,21 +78,19 @@ class BookieConfig:
     journal_queue_bytes_max: int = 32 * MIB
     """Adds waiting for the disk; above it the sockets that send most are not read."""
     add_bytes_max: int = 48 * MIB
-    """Waiting adds with all their memory. Above it adds get TOO_MANY_REQUESTS; halfway from
-    `journal_queue_bytes_max` to it, no client that adds is read any more."""
+    """Waiting adds with all their memory. Above it adds get TOO_MANY_REQUESTS."""
 
     # Caches, entry logs, index
     write_cache_bytes_max: int = 32 * MIB
-    """The size of each of two memtables: a full memtable is flushed while the other fills."""
+    """Each of two memtables: a full memtable is flushed while the other fills."""
     read_cache_bytes_max: int = 16 * MIB
-    """Runs of entry logs that were read; the run that was used longest ago is dropped first."""
+    """Runs of entry logs that were read; the least recently used goes first."""
     read_ahead_bytes_max: int = 1 * MIB
     """Bytes read from the entry log at a cache miss, beyond the entry asked for."""
     entry_log_bytes_max: int = 512 * MIB
     """An entry log of this length is closed and a new log begun."""
     open_entry_logs_max: int = 900
-    """Entry logs open at once, and never more than a fourth of the process's file descriptors; the
-    log that was read longest ago is closed."""
+    """Open entry logs, at most a fourth of the process's file descriptors."""
     flush_interval_ms: int = 10_000
     """The longest time between flushes of the write cache; bounds the replay after a crash."""
 
@@ -103,9 +100,9 @@ class BookieConfig:
     connections_max: int = 10_000
     """Open connections; one more is closed at once."""
     scratch_bytes: int = bounded(256 * KIB, 4096, words="use 4096 or more")
-    """The receive buffer that all connections share; also the largest chunk parsed at once."""
+    """The receive buffer of all connections, and the largest chunk parsed at once."""
     connection_add_bytes_max: int = 8 * MIB
-    """Adds of a connection that wait for the disk; above it the connection is not read."""
+    """A connection's adds that wait for the disk; above it the connection is not read."""
     connection_reads_max: int = 256
     """Reads of a connection under way; above it the connection is not read."""
     connection_answer_bytes_max: int = 4 * MIB
@@ -115,13 +112,13 @@ class BookieConfig:
     receive_bytes_max: int = 32 * MIB
     """Frames that arrived in part, of all connections; above it further frames wait unread."""
     pressed_stall_ms_max: int = 5_000
-    """A peer that holds untaken answers or half a frame this long while others wait is cut off."""
+    """A peer that makes others wait for this long is cut off."""
     answer_stall_ms_max: int = 60_000
-    """A peer that takes no answer for this long is cut off, and its memory freed."""
+    """A peer that takes no answer for this long is cut off."""
     keepalive_ms: int = 60_000
     """TCP keep-alive detects peers that vanished silently."""
     batch_read_bytes_max: int = 1 * MIB
-    """The longest answer to a batch read: as many entries as fit (BookKeeper BP-62)."""
+    """The longest answer to a batch read: as many entries as fit."""
     read_threads: int = 2
     """Reads of entry logs that run at once."""
     read_tasks_max: int = 1024
@@ -131,12 +128,10 @@ class BookieConfig:
     read_wait_ms_max: int = 3_000
     """A connection that gets no turn for this long gets TOO_MANY_REQUESTS."""
     long_polls_max: int = 4096
-    """Parked long polls, `WAIT_LAC` and v3 reads that wait; a further request that must wait gets
-    TOO_MANY_REQUESTS."""
+    """Parked long polls; a further request that must wait gets TOO_MANY_REQUESTS."""
 
     unlisted_ledgers_max: int = 20_000
-    """Ledgers here that may have no record in the metadata. Above it, adds to a new ledger get
-    TOO_MANY_REQUESTS until the ledger's record is found."""
+    """Ledgers here without a known record. Above it, adds to a new ledger get TOO_MANY_REQUESTS."""
 
     # Disk space
     read_only: bool = False
@@ -146,32 +141,30 @@ class BookieConfig:
     disk_free_bytes_resume: int = 512 * MIB
     """At or above it the bookie turns writable again by itself."""
     disk_free_bytes_reserve: int = bounded(64 * MIB, 0, words=_FROM_0)
-    """Below it recovery adds are refused too: the journal and the next flush need the rest."""
+    """Below it recovery adds are refused too: journal and flush need the rest."""
     disk_check_interval_ms: int = 5_000
     """How often free space is measured."""
 
     # Scrubbing
     scrub_interval_ms: int = bounded(7 * 24 * 3600 * 1000, 0, words=_FROM_0)
-    """From the end of a pass over all entry logs to the start of the next pass; 0 means never."""
+    """From the end of a pass over all entry logs to the next; 0 means never."""
     scrub_bytes_per_s: int = 8 * MIB
     """How fast entry logs are read back."""
     consistency_check_on_start: bool = False
-    """Compare index, entry logs and ledger state with each other before serving: reads all of
-    them."""
+    """Compare index, entry logs and ledger state before serving: reads all of them."""
 
     # Copies
     keep_copies: bool = True
     """Fetch [entries that this bookie should hold](#lost-copies) but does not, and replace lost
     bookies."""
     lost_bookie_ms: int = 600_000
-    """A bookie that is not registered for this long is lost, and others take over its entries."""
+    """A bookie that is not registered for this long is lost; others take over its entries."""
     copies_open_ledger_ms: int = 30_000
-    """How much longer the writer of an open ledger has to replace a lost bookie itself; then the
-    ledger is closed by recovery."""
+    """How much longer an open ledger's writer has to replace a lost bookie itself."""
     copies_interval_ms: int = 86_400_000
-    """From the end of a pass over all ledgers' records to the next, when nothing is missing."""
+    """From the end of a pass over all records to the next, when nothing is missing."""
     copies_retry_ms: int = 60_000
-    """From the end of a pass to the next, when some entries could not be fetched."""
+    """The same, when some entries could not be fetched."""
     copies_bytes_per_s: int = 32 * MIB
     """How fast copies are fetched."""
 
@@ -187,21 +180,19 @@ class BookieConfig:
     gc_major_interval_ms: int = 86_400_000
     """From one major compaction to the next."""
     gc_major_ratio: float = 0.8
-    """A major compaction empties entry logs in which at most this share is live. When space is
-    short, every round is major."""
+    """The same share for a major compaction. When space is short, every round is major."""
     gc_bytes_per_s: int = 16 * MIB
     """How fast entry logs are read and copied, both together."""
     gc_disk_free_bytes_min: int = bounded(32 * MIB, 0, words=_FROM_0)
-    """Free space that copies must leave. Logs without live entries are removed without copies."""
+    """Free space that copies must leave."""
     gc_deleted_keep_ms: int = 7 * 24 * 3600 * 1000
-    """How long a bookie remembers that a ledger was deleted, and refuses late adds to it."""
+    """How long a bookie remembers a deleted ledger and refuses late adds to it."""
 
     # Life
     start_timeout_ms: int = 60_000
-    """The time for the metadata to answer and the cookie to be checked; a replay has no limit."""
+    """The time for the metadata to answer and the cookie to be checked, without the replay."""
     stop_timeout_ms: int = 10_000
-    """How long a graceful stop answers requests that were read; then it closes connections that
-    take no answers."""
+    """How long a graceful stop answers requests that were read."""
 
     def __post_init__(self) -> None:
         """Refuse settings that no bookie can run with. Raises `BookieConfigError`."""

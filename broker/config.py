@@ -45,19 +45,19 @@ class BrokerConfig:
 
     # Ledgers
     state_ledger_entries_max: int = 5_000
-    """A longer state ledger is replaced by a snapshot in a new ledger: bounds the replay."""
+    """A longer state ledger is replaced by a snapshot in a new ledger."""
     state_ledger_bytes_max: int = 8 * MIB
     """The same in bytes."""
     producer_checkpoint_bytes: int = 4 * MIB
-    """About the most data that a take-over scans to rebuild producer sequences."""
+    """About the most data that a take-over scans for producer sequences."""
     reopen_delay_ms: int = 200
     """First pause before a partition whose ledger failed is reopened; doubles up to …"""
     reopen_delay_ms_max: int = 5_000
     """… this."""
     open_timeout_ms: int = 30_000
-    """A slower take-over starts again, each time with twice the time, at most eight times this."""
+    """A slower take-over starts again, with twice the time, at most eight times this."""
     trim_interval_ms: int = 10_000
-    """How often retention and roll-over by age are checked; unused partitions: every sixth time."""
+    """How often retention and age are checked; in unused partitions every sixth time."""
 
     # Clocks, for deletions by age
     clock_beat_ms: int = 60_000
@@ -73,9 +73,7 @@ class BrokerConfig:
     read_ahead_bytes_max: int = 32 * MIB
     """Older batches of all partitions, read ahead of their readers."""
     opened_bytes_max: int = 32 * MIB
-    """Batches kept unpacked for readers of single messages; a batch being unpacked (at most 64 MiB)
-    comes on top.
-    """
+    """Batches kept unpacked for readers; a batch being unpacked (at most 64 MiB) comes on top."""
     producers_max: int = 10_000
     """Producers remembered per partition; the longest silent is forgotten first."""
     subscriptions_max: int = 1_000
@@ -83,33 +81,23 @@ class BrokerConfig:
     leased_messages_max: int = 50_000
     """Leased messages per subscription and partition; above it a receive gives none."""
     delayed_messages_max: int = 50_000
-    """Nacked messages that wait for their delay, per subscription and partition; a further nack
-    with a delay is refused.
-    """
+    """Nacked messages that wait for their delay, per subscription and partition."""
     look_ahead_messages_max: int = 20_000
-    """Keys that a key-shared subscription remembers in a partition, and about twice as many
-    messages; above it no new messages are looked at.
-    """
+    """Keys that a key-shared subscription remembers in a partition."""
 
     # Dead letters
     dead_letters_waiting_max: int = 10_000
-    """Messages on their way to a dead-letter or retry topic, per subscription and partition;
-    beyond, messages continue to be delivered.
-    """
+    """Messages on their way to a dead-letter or retry topic, per subscription and partition."""
     dead_letter_retry_ms: int = 1_000
     """First pause before failed copies are sent again; doubles up to …"""
     dead_letter_retry_ms_max: int = 60_000
     """… this."""
     pending_messages_max: int = 1_000_000
-    """Messages [not due](http.md#publish) per subscription and partition, 8 bytes each (the newest
-    4,096: 50); above it no later messages are looked at.
-    """
+    """Messages [not due](http.md#publish) per subscription and partition."""
 
     # Subscriptions that are not durable
     non_durable_expiry_ms: int = 60_000
-    """A subscription with `durable: false` that is unused for this long is deleted. Longer than a
-    take-over, or a consumer's search for a new broker.
-    """
+    """A subscription with `durable: false` that is unused for this long is deleted."""
 
     # Ownership
     claim_wait_ms: int = 10_000
@@ -119,9 +107,7 @@ class BrokerConfig:
     handover_timeout_ms: int = 10_000
     """… and closing takes at most this long."""
     balance_after_ms: int = 10_000
-    """How long a broker must be up to get partitions of others, and a partition stays where it was
-    opened.
-    """
+    """How long a broker must be up to get others' partitions, and a partition stays put."""
     balance_interval_ms: int = 1_000
     """How often a broker checks whether others should serve its partitions …"""
     balance_pause_ms: int = 100
@@ -129,13 +115,9 @@ class BrokerConfig:
     drain_moves_max: int = 8
     """Simultaneous hand-overs of a drained or stopping broker, or an unloaded topic."""
     balance_by_load: bool = True
-    """Whether, after the even spread, the most loaded broker gives partitions to the least loaded
-    broker.
-    """
+    """Whether the most loaded broker gives partitions to the least loaded broker."""
     balance_load_floor: int = 10_000
-    """A broker with a lower load gives no partition away: messages and KiB a second, published and
-    read …
-    """
+    """A broker with a lower load (messages and KiB a second) gives no partition away …"""
     balance_load_percent: int = bounded(125, 101, words="above 100, the mean load of all brokers")
     """… nor does a broker below this percentage of the mean load."""
     balance_load_pause_ms: int = 60_000
@@ -149,23 +131,19 @@ class BrokerConfig:
     sweep_interval_ms: int = 300_000
     """How often a broker looks for unfinished deletions and orphan ledgers."""
     leftover_grace_ms: int = 600_000
-    """An orphan ledger is deleted when found twice, this far apart; a sweep looks at 2,000
-    ledgers.
-    """
+    """An orphan ledger is deleted when found twice, this far apart."""
 
     # Compaction by brokers, if a topic's settings say so
     compaction_keys_max: int = 500_000
-    """Keys that a run of [compaction](compaction.md) remembers, some 150 bytes each; a full run
-    ends, and the next continues.
-    """
+    """Keys that a run of [compaction](compaction.md) remembers, some 150 bytes each."""
     compaction_bytes_per_s: int = 16 * MIB
-    """How fast a broker reads for a compaction that is just due; faster if more waits."""
+    """How fast a broker reads for a compaction that is just due."""
     compaction_load_percent: int = bounded(50, 1, 100)
     """The largest share of the event loop's time for compaction."""
     compaction_grace_ms: int = 3_600_000
     """How long a replaced view's ledgers stay, for readers that began before."""
     compaction_yield_ms: int = 6 * 3_600_000
-    """How long a job may take to compact a partition before it counts as dead."""
+    """A job that takes longer to compact a partition counts as dead."""
     ledger_shares_max: int = 1_000
     """Partitions that may share a ledger: a topic, its forks, and their forks."""
 
@@ -175,7 +153,7 @@ class BrokerConfig:
     audit_retention_ms: int = 30 * 24 * 3_600_000
     """The retention with which that topic is created (30 days)."""
     audit_queue_max: int = 10_000
-    """Events that wait to be stored; further events are counted as lost, and the log has them."""
+    """Events that wait to be stored; further events are only in the log."""
     audit_log_level: str = "info"
     """Level of the log event `audit`: debug, info, warning or error."""
 
@@ -183,9 +161,7 @@ class BrokerConfig:
     backlog_hold_ms: int = 5_000
     """How long a publish waits for a backlog over its quota with policy `hold`."""
     deferred_sync_ms: int = 100
-    """How long after its ack a message with durability `deferred` may stay unsynced, plus
-    the sync.
-    """
+    """How long after its ack a message with durability `deferred` may stay unsynced."""
 
     def __post_init__(self) -> None:
         if self.audit_log_level not in AUDIT_LEVELS:

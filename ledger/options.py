@@ -25,9 +25,7 @@ def _ms(default: float) -> Any:
 class LedgerOptions:
     # Deadlines
     add_timeout_s: float = _seconds(5.0)
-    """A bookie that owes acks and sends nothing for this time has failed. Measured from its last
-    answer: a slow disk behind a deep queue is no failure.
-    """
+    """A bookie that owes acks and sends nothing for this time has failed."""
     read_timeout_s: float = _seconds(5.0)
     """A read or another request, except a long-poll, without an answer in this time has failed."""
     connect_timeout_s: float = _seconds(10.0)
@@ -41,10 +39,8 @@ class LedgerOptions:
 
     # Writing
     pending_bytes_max: int = 32 * MIB
-    """Above this `LedgerWriter.drain` waits. Counts entries that any live bookie of the ensemble
-    has not acked, even if their callers were answered: a bookie that lags behind slows the writer
-    down instead of filling its memory (pulsar #14861).
-    """
+    """Above this `LedgerWriter.drain` waits. Counts entries that any live bookie has not acked,
+    so a slow bookie slows the writer down (pulsar #14861)."""
     pending_entries_max: int = 100_000
     """Above this many pending entries `LedgerWriter.drain` waits too."""
     explicit_lac_interval_ms: float = _ms(100.0)
@@ -72,17 +68,14 @@ class LedgerOptions:
     read_batch_entries_max: int = 5_000
     """The most entries that a batch read asks for."""
     long_poll_ms: float = _ms(5_000.0)
-    """Length of a long-poll at one bookie; the next asks another, because a dead bookie would hide
-    new entries.
-    """
+    """Length of a long-poll at one bookie; the next asks another."""
 
     # Placement
     suspect_ms: float = _ms(30_000.0)
-    """For this time after a failure choose a bookie for new ensembles only if there is no other."""
+    """For this time after a failure choose a bookie only if there is no other."""
     free_space_weight_max: float = bounded(3.0, 1, 1_000)
-    """A bookie with much free space gets at most this many times as many new ledgers as the median
-    bookie; with little free space, at least the inverse share. 1: ignore free space.
-    """
+    """How many times the median's new ledgers a bookie with much free space gets; with little,
+    the inverse. 1: ignore free space."""
 
     def __post_init__(self) -> None:
         """Raise `BadLedgerOption` if a value is out of range."""

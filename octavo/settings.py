@@ -51,17 +51,15 @@ class ProcessConfig:
     """Settings of every long-running process."""
 
     metadata_url: str = ""
-    """`zk://host:port[,host:port]/chroot`, with TLS `zks://`, or `file:///folder/metadata.db` (with
-    the files `-wal`, `-shm` and `-beats` while in use)."""
+    """`zk://host:port[,host:port]/chroot`, with TLS `zks://`, or `file:///folder/metadata.db`."""
     metadata_credentials_file: str = ""
-    """Holds `user:password` for ZooKeeper (digest); other users cannot access the cluster's
-    records."""
+    """Holds `user:password` for ZooKeeper (digest)."""
     session_timeout_ms: int = bounded(
         SESSION_TIMEOUT_MS,
         500,
         words="500 or more, a shorter session expires in an ordinary pause",
     )
-    """After this long without a sign of life, the metadata store removes a process's records."""
+    """After this long without a sign of life, a process's records are removed."""
     log_format: str = "auto"
     """`json`, `console`, or `auto`: console on a terminal."""
     log_level: str = "info"
@@ -69,7 +67,7 @@ class ProcessConfig:
     log_file: str = ""
     """The file of the log; empty means standard error."""
     log_bytes_max: int = bounded(LOG_BYTES_MAX, 65_536, words="65536 or more")
-    """A log file that would grow beyond this is renamed to `….1`, and a new file is begun."""
+    """A log file that would grow beyond this is renamed to `….1`."""
     log_files_max: int = bounded(LOG_FILES_MAX, 1, words="1 or more")
     """Log files to keep, including the current file; older files are deleted."""
 

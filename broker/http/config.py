@@ -19,11 +19,9 @@ class HttpConfig:
     bodies_bytes_max: int = 256 * MIB
     """All such bodies together; beyond, callers get a 429 with `Retry-After`."""
     line_bytes_max: int = MESSAGE_BYTES_MAX
-    """A single message, such as a line of NDJSON: with its batch it must fit an entry."""
+    """A single message, such as a line of NDJSON."""
     large_message_bytes_max: int = 128 * MIB
-    """A large message, which is never in memory as a whole. A topic's `message_bytes_max` limits it
-    as well.
-    """
+    """A large message, which is never in memory as a whole."""
     header_bytes_max: int = 16 * KIB
     """One header field, and the request line."""
     headers_max: int = 128
@@ -53,7 +51,7 @@ class HttpConfig:
     stream_poll_ms: int = 20_000
     """A long-poll of a durable stream is answered after this time …"""
     stream_events_ms: int = 60_000
-    """… and its event stream ends, so that caches can let readers share connections."""
+    """… and its event stream ends, so that caches can share connections."""
     streams_max: int = 2_000
     """Streams of partitions or subscriptions; each may hold a page."""
 
@@ -76,19 +74,16 @@ class HttpConfig:
     connections_reserved: int = 128
     """… except these, for health checks and other brokers."""
     allowed_hosts: tuple[str, ...] = ()
-    """Names of this broker, besides addresses, names without a dot and its advertised name. Other
-    `Host` headers are refused: a browser may have been misled (DNS rebinding).
-    """
+    """Names of this broker, besides addresses, names without a dot and its advertised name.
+    Other `Host` headers are refused."""
     allowed_origins: tuple[str, ...] = ()
-    """Sites whose pages may make every call (CORS), such as `https://console.example.com`; there is
-    no `*`.
-    """
+    """Sites whose pages may make every call (CORS), such as `https://console.example.com`."""
     groups_max: int = 1_000
     """Consumer groups of this broker …"""
     group_members_max: int = 256
     """… members of each …"""
     group_partitions_max: int = 4_096
-    """… and partitions of its topics, which are assigned again within half a second."""
+    """… and partitions of its topics."""
     stop_timeout_ms: int = 10_000
     """A graceful stop waits this long for requests under way."""
 

@@ -27,17 +27,13 @@ class SecurityConfig:
     """
 
     required: bool = False
-    """Do not start before the policy says that the cluster is secured (`octavo security secure`),
-    and refuse all calls when it no longer says so.
-    """
+    """Serve only a secured cluster (`octavo security secure`)."""
     certificate_principal: str = "cn"
-    """Which part of a client's certificate names the user: `cn` (the subject's common name), `dn`
-    (the whole subject) or `uri` (its SPIFFE id)."""
+    """What names the user: `cn` (common name), `dn` (whole subject) or `uri` (SPIFFE id)."""
     revoked_file: str = ""
     """Revoked certificates: a CRL (PEM), or one serial number a line."""
     api_keys_file: str = ""
-    """API keys, one a line: `name:SHA-256 in hex`, then optionally `:group,group` (`octavo user
-    key` makes the line)."""
+    """API keys, one a line: `name:SHA-256 in hex`, then optionally `:group,group`."""
     jwt_issuer: str = ""
     """The issuer of foreign JWTs that are accepted: their claim `iss`."""
     jwt_audience: str = ""
@@ -55,15 +51,13 @@ class SecurityConfig:
     jwt_groups_claim: str = "groups"
     """The claim that lists the user's groups."""
     files_reload_ms: int = 2_000
-    """How often the files above are checked for changes. A changed file is read once it has stayed
-    the same for one such period."""
+    """How often the files above are checked for changes."""
     password_checks_max: int = 2
-    """Password checks that run at once, one thread each; a check takes some ms of a core."""
+    """Password checks that run at once, one thread each."""
     password_checks_waiting_max: int = bounded(64, 8)
-    """Password checks that may wait; one address may take an eighth of them. Further logins get
-    `logins-paused`, with a time to retry."""
+    """Password checks that may wait; one address may take an eighth."""
     verified_max: int = 10_000
-    """Verified proofs that are cached; the least recently used is dropped first."""
+    """Verified proofs that are cached; the least recently used goes first."""
     failed_logins_max: int = 10_000
     """Pairs of address and user whose failed logins are remembered."""
 

@@ -20,17 +20,13 @@ class TlsConfig:
     """All settings of TLS. By default, nothing is encrypted."""
 
     certificate: str = ""
-    """PEM file: this process's certificate, then any intermediate CAs. If set, every port of the
-    process speaks TLS."""
+    """PEM file: certificate, then intermediate CAs. If set, every port speaks TLS."""
     key: str = ""
     """PEM file: the certificate's private key, without a passphrase."""
     ca: str = ""
-    """PEM file: the trusted CAs. If set, the process uses TLS for every connection to bookies and
-    brokers."""
+    """PEM file: the trusted CAs. If set, connections to bookies and brokers use TLS."""
     crl: str = ""
-    """PEM file: [revoked certificates](security.md#revoked-certificates), one list for each CA that
-    signs certificates here. If set, a certificate is trusted only if its CA has a valid list that
-    does not name it."""
+    """PEM file: [revoked certificates](security.md#revoked-certificates), a list for each CA."""
     mutual: bool = False
     """Clients must show a certificate signed by `ca`."""
     minimum_version: str = "1.2"
@@ -42,10 +38,9 @@ class TlsConfig:
     reload_ms: int = 10_000
     """How often the files are checked for changes. New connections use the new files."""
     handshake_timeout_ms: int = 10_000
-    """A connection is closed if it has not begun TLS by then, or not finished the handshake."""
+    """A connection that has not finished the handshake by then is closed."""
     handshakes_max: int = 256
-    """Most handshakes at a time of a port. A further connection waits, or replaces the oldest
-    handshake if that has taken a second."""
+    """Handshakes at a time of a port. A further connection waits, or replaces the oldest."""
 
     def __post_init__(self) -> None:
         for name, other in (("certificate", "key"), ("key", "certificate")):

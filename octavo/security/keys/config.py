@@ -15,11 +15,9 @@ class KeysConfig:
     file: str = ""
     """The key file (`octavo keys`). Only its owner may be able to read it."""
     service: str = ""
-    """`module:factory`, called without arguments to make a key service (`KeyService`). Use it
-    instead of `file`."""
+    """`module:factory`, which makes a key service (`KeyService`). Use it instead of `file`."""
     recheck_ms: int = 500
-    """If the source last confirmed a key longer ago, ask it again before the key opens anything.
-    So data is unreadable this long after its key was deleted."""
+    """Ask the source again after this time, before a key opens anything."""
     timeout_ms: int = 5_000
     """After this time without an answer, the key service counts as unavailable."""
 
