@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
 
 def bookies(metadata: Metadata = None, data: Data = None, as_json: AsJson = False) -> None:
-    """List the bookies that are up, and the bookies that should be up: started once, not forgotten.
+    """List the bookies that are up, and the bookies that should be up.
 
-    `kind` is Octavo's or Apache BookKeeper's software.
+    A bookie should be up from its first start until it is forgotten. `kind` is Octavo's or
+    Apache BookKeeper's software.
 
     \b
     Example:

@@ -123,7 +123,7 @@ def broker(
     config: Config = None,
     sets: Sets = None,
 ) -> None:
-    """Run a broker, which serves topics and stores no data; list or drain brokers.
+    """Run a broker, which serves topics; list or drain brokers.
 
     \b
     Example:

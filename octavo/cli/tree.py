@@ -55,7 +55,7 @@ COMMANDS = {
         "ledger", "app", "List, show, read, recover and delete ledgers; show their password."
     ),
     "bookies": Place(
-        "bookies", "bookies", "List the bookies that are up, and bookies that should be."
+        "bookies", "bookies", "List the bookies that are up, and the bookies that should be up."
     ),
     "certs": Place(
         "certs", "certs", "Make a certificate for development, and a CA at the first call."
