@@ -34,8 +34,8 @@ from octavo.protocol.limits import (
 )
 from octavo.protocol.records import Record, build_batch, read_records
 from tests.support.broker_thread import BrokerThread, broker_thread
-from tests.support.fake_broker import Running, running
 from tests.support.kit.examples import examples
+from tests.support.memory_cluster import Running, running
 
 
 @pytest.mark.parametrize(

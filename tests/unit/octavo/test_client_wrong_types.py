@@ -17,8 +17,8 @@ from octavo.client.consumer import TopicsConsumer
 from octavo.client.durable import AsyncStream
 from octavo.client.producer import Producer
 from octavo.client.subscription import Subscription
-from tests.support.fake_broker import Running, running
 from tests.support.fake_service import FakeBroker
+from tests.support.memory_cluster import Running, running
 
 NOT_CALLS = {"close", "close_in_time", "forked"}
 WRONG = {

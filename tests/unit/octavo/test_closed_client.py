@@ -25,7 +25,7 @@ from octavo.client.sync import Producer, Receipt
 from octavo.client.types import TopicName
 from octavo.client.wire import HttpWire
 from tests.support.broker_thread import broker_thread
-from tests.support.fake_broker import running
+from tests.support.memory_cluster import running
 
 
 async def test_nobody_is_asked_after_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
