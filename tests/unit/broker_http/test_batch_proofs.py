@@ -31,7 +31,7 @@ from octavo.protocol.limits import BATCH_RECORDS_MAX, RECORD_HEADERS_MAX, RECORD
 from octavo.protocol.records import Record, build_batch, build_gapped_batch, read_records
 from octavo.protocol.windows import STEP_RECORDS, WINDOW_BYTES, WINDOW_RECORDS
 from tests.support.cluster import make_topic, owned, running_cluster
-from tests.support.fake_broker import Running, running
+from tests.support.memory_cluster import Running, running
 
 # Sixty-six bytes made a broker take a hundred megabytes and stand still for seconds. A snappy
 # record batch that claims a million records was stored unseen. A receive expanded it to a million
@@ -176,7 +176,7 @@ async def test_a_packed_batch_that_is_not_what_it_says_is_refused(name: str, que
             assert answer.status == 422, answer
             assert answer.json()["code"] == "invalid-batch"
             assert says in answer.json()["detail"], answer
-        assert two.partition("public/one").next_offset == 0, "nothing was stored"
+        assert two.next_offset("public/one") == 0, "nothing was stored"
 
 
 @pytest.mark.parametrize("kind", list(Compression))
@@ -332,7 +332,7 @@ async def test_times_are_looked_up_without_holding_up(tmp_path: Path) -> None:
 async def test_reading_as_json(large: bytes) -> None:
     async with running(1) as one:
         assert (await one.api.put(TOPIC)).status == 201
-        partition = one.partition("public/one")
+        partition = await one.partition("public/one")
         for data in (large, FORGED):
             await partition.publish(data)
         async with watched() as stall:

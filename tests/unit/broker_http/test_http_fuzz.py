@@ -24,7 +24,7 @@ from octavo.broker.http.call import parse_duration_ms, parse_time_ms
 from octavo.broker.http.problems import Problem
 from octavo.broker.types import MessageId
 from octavo.protocol.records import Record, build_batch
-from tests.support.fake_broker import Running
+from tests.support.memory_cluster import Running
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
