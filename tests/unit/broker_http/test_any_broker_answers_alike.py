@@ -17,7 +17,7 @@ import pytest
 from octavo.broker.http.router import Route
 from octavo.broker.http.routes import ROUTES
 from octavo.protocol.records import Record, build_batch
-from tests.support.fake_broker import Running, running
+from tests.support.memory_cluster import Running, running
 
 TOPIC = "/v1/topics/public/one"
 STREAM = "/durable-streams/public/story"
@@ -49,6 +49,14 @@ QUERIES = {
     "wait": ["0", "1ms", "-1"], "results": ["all", "batches", "summary", "odd"],
     "consumer": ["c", "%ff", "a%20b"],
 }  # fmt: skip
+VARYING = [
+    # What a broker knows of another is as old as its last word; the work it counts is its own.
+    (rb'"(age|idle|load|served)":(null|[0-9.]+)', rb'"\1":0'),
+    (rb'("draining":(?:true|false),"partitions":)(null|[0-9]+)', rb"\1 0"),
+    (rb"[0-9a-f]{16}-[0-9]+", b"an incarnation"),
+    (rb"for another [0-9]+ ms", b"for another 0 ms"),
+]
+"""Parts of answers that depend on the moment, or on the world."""
 
 
 def bodies(rng: random.Random, kind: bytes) -> bytes:
@@ -115,6 +123,8 @@ def comparable(answer: bytes, one: Running, request: bytes) -> tuple[bytes, list
     """Return status, headers and body, without values that depend on the world or the moment."""
     for number, server in enumerate(one.servers):
         answer = answer.replace(server.url.encode(), b"http://b%d" % number)
+    for varies, same in VARYING:
+        answer = re.sub(varies, same, answer)
     head, _, body = answer.partition(b"\r\n\r\n")
     status, *headers = head.split(b"\r\n")
     # Any broker answers a call on a whole topic, or refuses a call.
@@ -126,10 +136,10 @@ def comparable(answer: bytes, one: Running, request: bytes) -> tuple[bytes, list
     return status, sorted(kept), body
 
 
-def stored(one: Running) -> list[bytes]:
+async def stored(one: Running) -> list[bytes]:
     return [
         struct.pack(">q", batch.base_offset) + batch.data
-        for batch in one.partition("public/one").batches
+        for batch in await one.batches("public/one")
     ]
 
 
@@ -140,6 +150,7 @@ async def test_any_broker_answers_as_the_owner_does(seed: int) -> None:
     async with running(2) as at_owner, running(2) as elsewhere:
         for one in (at_owner, elsewhere):
             assert (await one.api.put(TOPIC)).status == 201
+            await one.move("public/one", "b0")
             assert (await one.api.put(f"{TOPIC}/subscriptions/s")).status == 201
         owner, other = at_owner.servers[0].url, elsewhere.servers[1].url
         for request in requests:
@@ -148,4 +159,4 @@ async def test_any_broker_answers_as_the_owner_does(seed: int) -> None:
                 comparable(await answered(other, request), elsewhere, request),
             ]
             assert told[0] == told[1], request
-            assert stored(at_owner) == stored(elsewhere), request
+            assert await stored(at_owner) == await stored(elsewhere), request
