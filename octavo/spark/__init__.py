@@ -16,8 +16,9 @@ from octavo.assertions import MISSING
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["register"]
+__all__ = ["lag", "register"]
 
 
 def register(spark: SparkSession) -> None:
@@ -33,6 +34,15 @@ def register(spark: SparkSession) -> None:
     except AnalysisException as error:
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
+
+
+def lag(query: StreamingQuery) -> dict[tuple[str, int], int]:
+    """Return how many messages of each partition (`namespace/topic`, number) the query has not
+    read, as of its last progress report. Raises `LagUnknown` without one, and on Spark before 4.2.
+    """
+    from octavo.spark.progress import lag_of
+
+    return lag_of(query.lastProgress)
 
 
 if not __debug__:  # tasks write ledgers, which rely on assertions

@@ -33,11 +33,12 @@ from octavo.metadata.topics import PartitionLedger, PartitionRecord, TopicRecord
 from octavo.metadata.topics import TopicSettings as StoredSettings
 from octavo.protocol.codes import OctavoError
 from octavo.protocol.entry import DigestType
-from octavo.spark import reading, stored
+from octavo.spark import lag, reading, stored
 from octavo.spark.cluster import Cluster as SparkCluster
 from octavo.spark.columns import checked_schema, schema_of
 from octavo.spark.options import InvalidOption, source_options
 from octavo.spark.planning import planned, views_of
+from octavo.spark.progress import lag_of
 from octavo.spark.readers import OctavoReader, OctavoStreamReader
 from octavo.spark.reading import Split
 from octavo.spark.splits import DataLost, ends_of
@@ -207,11 +208,15 @@ def test_a_stream_takes_each_message_once_over_restarts(
             .start()
         )
         query.awaitTermination()
+        behind.append([sum(lag_of(one).values()) for one in query.recentProgress if one.sources])
+        assert sum(lag(query).values()) == behind[-1][-1] == 0
         return [progress.numInputRows for progress in query.recentProgress]
 
+    behind: list[list[int]] = []
     publish(client, service, "stream", range(300))
     sizes = run(maxOffsetsPerTrigger=100)
     assert [size for size in sizes if size] == [100, 100, 100]
+    assert behind[0][:3] == [200, 100, 0]
     publish(client, service, "stream", range(300, 400))
     run()
     client.update_topic("stream", partitions=3)
