@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ def text(document: Mapping[str, Any]) -> str:
             "",
             f"Servers' resident memory at the end, MB: {table.listed(document['resident_mb'])}. "
             f"Idle, of a core: {table.listed(document['idle_cores'])}.",
+            "Durability: " + "; ".join(_durabilities(names)) + ".",
             *(line for name in names for line in _left_out(name, document)),
         ]
     )
@@ -49,6 +50,14 @@ def _head(document: Mapping[str, Any]) -> str:
     if "note" in document:
         parts.append(document["note"])
     return "; ".join(parts) + "."
+
+
+def _durabilities(names: Sequence[str]) -> list[str]:
+    """Return each kind of durability with the systems that have it."""
+    kinds: dict[str, list[str]] = {}
+    for name in names:
+        kinds.setdefault(SYSTEMS[name].durability, []).append(name)
+    return [f"{kind}: {', '.join(of)}" for kind, of in kinds.items()]
 
 
 def _left_out(name: str, document: Mapping[str, Any]) -> list[str]:

@@ -10,7 +10,7 @@ from bench.peers.contract import LEDGER_BYTES, RATES, SYSTEMS, WORKLOADS
 
 Runs = Sequence[Mapping[str, Any]]
 """`system`, `workload`, and figures, or the reason in `failed`."""
-_HEAD = ("workload", "system", "durability", "median", "rounds", "servers, µs a message")
+_HEAD = ("workload", "system", "median", "rounds", "servers, µs a message")
 _LATENCIES = ("p50_ms", "p99_ms", "p999_ms")
 _MEDIANS = ("per_s", "held", *_LATENCIES, "max_ms", "client_us", "server_us", "first_ms")
 
@@ -44,7 +44,7 @@ def rows(runs: Runs) -> list[str]:
             shown = "; ".join("failed" if "failed" in one else _short(one) for one in of)
             median = _short({"workload": workload, **medians(done)}) if done else "–"
             used = f"{statistics.median(one['server_us'] for one in done):g}" if done else "–"
-            lines.append(_row((workload, system.name, system.durability, median, shown, used)))
+            lines.append(_row((workload, system.name, median, shown, used)))
     return lines
 
 
