@@ -171,8 +171,10 @@ class MemoryStore:
             self._renew()
             raise SessionExpired(f"the session in which this call to {self.url} began is over")
         generation = self._generation
-        found = work()
-        await asyncio.sleep(0)
+        try:
+            found = work()
+        finally:
+            await asyncio.sleep(0)
         if generation != self._generation:
             raise SessionExpired(f"the session in which this call to {self.url} began is over")
         return found
