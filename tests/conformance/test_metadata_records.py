@@ -217,10 +217,7 @@ async def test_bookies_register_turn_read_only_and_go(tree: Tree, eventually: Ev
     await registry.register(BOOKIE)
     await registry.register(replace(BOOKIE, bookie_id="c:1", read_only=True))
     found = await watcher.available()
-    assert found == {
-        "b:1": BOOKIE,
-        "c:1": replace(BOOKIE, bookie_id="c:1", read_only=True),
-    }
+    assert found == {"b:1": BOOKIE, "c:1": replace(BOOKIE, bookie_id="c:1", read_only=True)}
     await eventually(lambda: heard)
     await registry.register(replace(BOOKIE, read_only=True))
     assert (await watcher.available())["b:1"].read_only

@@ -166,8 +166,7 @@ async def test_children_are_names_sorted_and_only_one_step_down(tree: Tree) -> N
 async def test_of_many_who_create_one_wins(tree: Tree) -> None:
     stores = [await tree.open(), await tree.open()]
     results = await asyncio.gather(
-        *(stores[n % 2].create("/won", str(n).encode()) for n in range(20)),
-        return_exceptions=True,
+        *(stores[n % 2].create("/won", str(n).encode()) for n in range(20)), return_exceptions=True
     )
     winners = [n for n, result in enumerate(results) if result == "/won"]
     assert len(winners) == 1

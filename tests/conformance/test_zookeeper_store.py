@@ -284,11 +284,7 @@ async def test_a_server_that_is_killed_and_comes_back(
         assert await store.get("/stays") == Record(b"x", 0)
         assert await store.get("/mine") == Record(b"", 0)
         await eventually(lambda: heard)
-        assert states == [
-            SessionState.CONNECTED,
-            SessionState.SUSPENDED,
-            SessionState.CONNECTED,
-        ]
+        assert states == [SessionState.CONNECTED, SessionState.SUSPENDED, SessionState.CONNECTED]
         await store.close()
 
 

@@ -68,9 +68,7 @@ def sequences(
 
 
 def explore(
-    wanted: Iterable[Sequence[str]],
-    config: BookieConfig = TINY,
-    known: set[bytes] | None = None,
+    wanted: Iterable[Sequence[str]], config: BookieConfig = TINY, known: set[bytes] | None = None
 ) -> Explored:
     """Check every crash state of these sequences that is not `known`. Raises `CrashStateFailed`."""
     explored = Explored(known=set() if known is None else known)

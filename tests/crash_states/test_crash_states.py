@@ -4,13 +4,7 @@ from collections import Counter
 
 import pytest
 
-from tests.crash_states.explore import (
-    Explored,
-    explore,
-    explore_kills,
-    explore_one,
-    sequences,
-)
+from tests.crash_states.explore import Explored, explore, explore_kills, explore_one, sequences
 from tests.sim.loop import SimLoop
 from tests.sim.trace import Trace
 from tests.support.engine_lab.images import images

@@ -25,10 +25,7 @@ def main() -> int:
     first = options.seed * 1_000_000
     pieces = 2 + 4 * options.steps // (HISTORIES_OF_A_PIECE * STEPS_OF_ONE)
     context = multiprocessing.get_context("spawn")
-    with (
-        context.Pool(options.jobs, be_quiet) as pool,
-        progress("steps", options.steps) as advance,
-    ):
+    with context.Pool(options.jobs, be_quiet) as pool, progress("steps", options.steps) as advance:
         try:
             for piece in pool.imap_unordered(run_piece, range(first, first + pieces)):
                 histories += piece.histories

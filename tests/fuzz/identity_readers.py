@@ -62,9 +62,7 @@ READERS: dict[str, Reader] = {
         bytes_max=_JSON_BYTES,
     ),
     "token": Reader(
-        [
-            issue(KEY, "user:alice", ttl_s=60, now_s=NOW_S, groups=["group:a"]).encode(),
-        ],
+        [issue(KEY, "user:alice", ttl_s=60, now_s=NOW_S, groups=["group:a"]).encode()],
         _token,
         (Unauthenticated,),
         bytes_max=_JSON_BYTES,

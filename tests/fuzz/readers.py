@@ -521,9 +521,7 @@ READERS: dict[str, Reader] = {
     "limbo": Reader([encode_limbo(_LIMBO)], decode_limbo, (LimboDamaged,), _sealed_limbo),
     "cookie": Reader([encode_cookie(_COOKIE)], decode_cookie, (BadRecord,), bytes_max=256 * 1024),
     "adds": Reader(
-        _requests(),
-        lambda data: split_adds(memoryview(data), 0, FRAME_BYTES_MAX),
-        (ProtocolError,),
+        _requests(), lambda data: split_adds(memoryview(data), 0, FRAME_BYTES_MAX), (ProtocolError,)
     ),
     "read request": Reader(
         [read_request(1, 2), read_request(1, -1, Flag.FENCE, KEY)],
@@ -581,9 +579,7 @@ READERS: dict[str, Reader] = {
         (ProtocolError,),
     ),
     "answers": Reader(
-        _answers(),
-        lambda data: parse_answers(memoryview(data), FRAME_BYTES_MAX),
-        (ProtocolError,),
+        _answers(), lambda data: parse_answers(memoryview(data), FRAME_BYTES_MAX), (ProtocolError,)
     ),
     "frames of a stream": Reader(
         _requests() + _answers(), _receive, (ProtocolError,), bytes_max=256 * 1024

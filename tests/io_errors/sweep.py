@@ -17,14 +17,7 @@ from tests.sim.disk_faults import DiskFaults
 from tests.sim.loop import SimLoop
 from tests.sim.trace import Trace
 from tests.support.engine_lab.check import check_disk
-from tests.support.engine_lab.life import (
-    PAYLOAD_BYTES,
-    Broken,
-    CheckLoop,
-    payload,
-    silence,
-    tinier,
-)
+from tests.support.engine_lab.life import PAYLOAD_BYTES, Broken, CheckLoop, payload, silence, tinier
 from tests.support.storage_support import make_run
 
 ENDS = ("killed", "power failure")

@@ -14,13 +14,7 @@ from typing import NamedTuple
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.journal.mark import NAME as MARK
 from octavo.bookie.storage import Storage
-from octavo.protocol.codes import (
-    BookieIOError,
-    Code,
-    NoSuchEntry,
-    NoSuchLedger,
-    OctavoError,
-)
+from octavo.protocol.codes import BookieIOError, Code, NoSuchEntry, NoSuchLedger, OctavoError
 from tests.sim.loop import SimLoop
 from tests.sim.trace import Trace
 from tests.single_fault.faults import Fault, bit_faults, block_faults, is_torn_tail
@@ -44,11 +38,7 @@ LIVES: dict[str, tuple[BookieConfig, Sequence[str], str]] = {
     # name: (settings, life, where in its last operation the power fails)
     "unflushed": (TINY, ("add", "lac", "checkpoint", "add", "roll", "fence", "add"), "at the end"),
     "stopped": (ONE_FOLDER, ("add", "add", "lac", "roll", "fence", "restart"), "at the end"),
-    "deleted": (
-        ONE_FOLDER,
-        (*_FENCED, "checkpoint", "delete", "add", "add"),
-        "at the end",
-    ),
+    "deleted": (ONE_FOLDER, (*_FENCED, "checkpoint", "delete", "add", "add"), "at the end"),
     "index ahead of the mark": (
         TINY,
         ("add", "checkpoint", "add", "roll", "lac", "fence", "checkpoint"),

@@ -328,10 +328,7 @@ class Cluster:
         return owner
 
     async def at_owner(
-        self,
-        node: Broker,
-        name: PartitionName,
-        work: Callable[[Partition], Awaitable[T]],
+        self, node: Broker, name: PartitionName, work: Callable[[Partition], Awaitable[T]]
     ) -> T:
         """Run `work` at the partition's owner by asking `node`, through the production
         forwarding."""

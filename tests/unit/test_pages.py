@@ -36,8 +36,7 @@ def test_links_lead_somewhere(page: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "page",
-    ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "docs/testing.md"],
+    "page", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "docs/testing.md"]
 )
 def test_targets_and_files_that_are_named_are_there(page: str) -> None:
     text = (ROOT / page).read_text()

@@ -84,10 +84,7 @@ class CheckLoop(SimLoop):
         self.run_in_executor = self._call_at_once  # type: ignore[method-assign, assignment]
 
     def _call_at_once(
-        self,
-        executor: Any,
-        func: Callable[..., Any],
-        *args: Any,
+        self, executor: Any, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
         future = self.create_future()
         try:

@@ -61,12 +61,7 @@ class Recorder(DiskFaults):
         self._found.append(CrashPoint(where, freeze(disk), self._facts()))
 
     def writing(
-        self,
-        disk: SimDisk,
-        path: str,
-        inode: Inode,
-        offset: int,
-        data: bytes,
+        self, disk: SimDisk, path: str, inode: Inode, offset: int, data: bytes
     ) -> list[tuple[int, bytes]]:
         return [(offset, data)]
 

@@ -63,11 +63,7 @@ START_STEPS = frozenset(
 )
 """Steps of a starting process. The new journal file needs a spare, and the last life's files
 are too short to become spares."""
-PROVOKED_BY = {
-    "owner.create": "broker",
-    "ledger.recover": "broker",
-    "ledger.ensemble": "bookie",
-}
+PROVOKED_BY = {"owner.create": "broker", "ledger.recover": "broker", "ledger.ensemble": "bookie"}
 """Steps that a broker takes when a process of that kind dies."""
 FIRST_START_FAILPOINTS = (
     *_phases("folder", "make"),

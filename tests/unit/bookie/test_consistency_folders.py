@@ -64,9 +64,7 @@ async def test_a_bookie_that_stopped_in_good_order_is_whole(tmp_path: Path) -> N
     assert report.index_entries == sum(run.last - run.first + 1 for run in runs)
 
 
-async def test_what_the_journal_holds_beyond_the_mark_is_taken_into_account(
-    tmp_path: Path,
-) -> None:
+async def test_what_the_journal_holds_beyond_the_mark_is_taken_into_account(tmp_path: Path) -> None:
     config, _ = await filled(tmp_path / "bookie")
     bench = RealBench(config)
     async with bench:

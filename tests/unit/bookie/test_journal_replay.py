@@ -24,11 +24,7 @@ class Folder:
         self.disk = MemoryDisk()
         self.disk.make_directory("/j")
         self.writer = JournalWriter(
-            self.disk,
-            "/j",
-            file_bytes_max=file_bytes_max,
-            preallocate_bytes=8192,
-            sync=sync,
+            self.disk, "/j", file_bytes_max=file_bytes_max, preallocate_bytes=8192, sync=sync
         )
         self.starts: list[tuple[int, int]] = []
 

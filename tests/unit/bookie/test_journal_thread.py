@@ -29,8 +29,7 @@ async def test_calls_are_made_in_order_and_on_one_thread(thread: JournalThread) 
         return number * 10
 
     found = await asyncio.gather(
-        *(loop.run_in_executor(thread, call, number) for number in range(6)),
-        return_exceptions=True,
+        *(loop.run_in_executor(thread, call, number) for number in range(6)), return_exceptions=True
     )
     assert made == [(number, "octavo-journal-test") for number in range(6)]
     assert [repr(one) for one in found] == ["0", "10", "20", "OSError('disk')", "40", "50"]

@@ -16,17 +16,9 @@ from tests.unit.kit.corruptions import LEDGER, TOPIC
 from tests.unit.kit.legal import Ledger, Topic
 from tests.unit.kit.mutate import MODULES, is_noticed, load, mutants
 from tests.unit.kit.scripts import history
-from tests.unit.kit.test_linearizability import (
-    BAD as BAD_REGISTERS,
-)
-from tests.unit.kit.test_linearizability import (
-    GOOD as GOOD_REGISTERS,
-)
-from tests.unit.kit.test_linearizability import (
-    VERSIONED_BAD,
-    VERSIONED_GOOD,
-    made,
-)
+from tests.unit.kit.test_linearizability import BAD as BAD_REGISTERS
+from tests.unit.kit.test_linearizability import GOOD as GOOD_REGISTERS
+from tests.unit.kit.test_linearizability import VERSIONED_BAD, VERSIONED_GOOD, made
 
 STRIDE = 1 if os.environ.get("KIT_MUTANTS") == "all" else 10
 SCORE_MIN = 0.95

@@ -64,9 +64,7 @@ def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 @settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=12), st.data())
 def test_the_same_entries_come_out(
-    small_groups: None,
-    counts: list[int],
-    drawn: st.DataObject,
+    small_groups: None, counts: list[int], drawn: st.DataObject
 ) -> None:
     entries = entries_of(counts)
     data, facts = written(entries)

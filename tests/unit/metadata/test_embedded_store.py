@@ -321,10 +321,7 @@ def test_the_end_of_a_session_and_of_its_records_is_one_transaction(path: Any) -
         assert words.count("DELETE") == 5
         assert [
             statement for statement in executed if statement.startswith(("BEGIN", "COMMIT"))
-        ] == [
-            "BEGIN IMMEDIATE",
-            "COMMIT",
-        ]
+        ] == ["BEGIN IMMEDIATE", "COMMIT"]
 
 
 # A file that is taken away

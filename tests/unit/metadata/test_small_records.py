@@ -145,14 +145,7 @@ def test_junk_is_no_registration(data: Any) -> None:
 
 counts = st.integers(0, 2**63)
 ledgers = st.builds(
-    PartitionLedger,
-    counts,
-    counts,
-    st.none() | counts,
-    counts,
-    counts,
-    counts,
-    st.none() | counts,
+    PartitionLedger, counts, counts, st.none() | counts, counts, counts, counts, st.none() | counts
 )
 topics = st.builds(
     TopicSettings,

@@ -89,11 +89,7 @@ async def test_a_server_that_accepts_and_never_answers_costs_no_session() -> Non
         async with asyncio.timeout(30):
             while len(states) < 3:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-        assert states == [
-            SessionState.CONNECTED,
-            SessionState.SUSPENDED,
-            SessionState.CONNECTED,
-        ]
+        assert states == [SessionState.CONNECTED, SessionState.SUSPENDED, SessionState.CONNECTED]
         assert (server.connections, server.sessions) == (3, 1)
     finally:
         await store.close()
@@ -143,10 +139,7 @@ def test_attempts_without_an_answer_wait_longer_until_a_connection_opens() -> No
 def test_a_refused_connection_does_not_make_the_next_attempt_longer() -> None:
     """A server that is down refuses often; when it starts, the first wait is short all the same."""
     handler = _Handler()
-    for error, waits in (
-        (ConnectionRefusedError(), [2.0] * 20),
-        (TimeoutError(), [2.0, 4.0, 8.0]),
-    ):
+    for error, waits in ((ConnectionRefusedError(), [2.0] * 20), (TimeoutError(), [2.0, 4.0, 8.0])):
         handler.error = error
         handler.waits.clear()
         for _ in waits:

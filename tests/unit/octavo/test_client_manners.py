@@ -203,10 +203,7 @@ def test_no_namespace_is_told_where_none_would_help(method: str, path: str) -> N
         ),
         ("Expected `int` >= 1 - at `$.partitions`", "partitions must be a whole number >= 1"),
         ("Expected `object`, got `array`", "the body must be an object, not a list"),
-        (
-            "Object missing required field `name` - at `$[0].x`",
-            "[0].x lacks `name`",
-        ),
+        ("Object missing required field `name` - at `$[0].x`", "[0].x lacks `name`"),
         ("Object contains unknown field `a`", "the body has a field `a`, which is not known"),
         ("something else", "something else"),
     ],

@@ -206,10 +206,7 @@ WRONG_CALLS: dict[str, tuple[Callable[[Any], Any], str]] = {
         "delivery must be a Delivery",
     ),
     "a content type": (lambda c: c.stream("u").create(5), "content_type must be text, not 5"),
-    "a time": (
-        lambda c: c.stream("u").create(expires_at=5),
-        "expires_at must be a datetime",
-    ),
+    "a time": (lambda c: c.stream("u").create(expires_at=5), "expires_at must be a datetime"),
     "a time to live": (lambda c: c.stream("u").create(ttl_s="1"), "ttl_s must be a whole"),
     "an offset": (lambda c: c.stream("u").read(5), "offset must be text, not 5"),
 }

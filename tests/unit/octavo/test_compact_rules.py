@@ -12,13 +12,7 @@ pytest.importorskip("pyarrow", reason="needs octavo[spark]")
 pytest.importorskip("pyspark", reason="needs octavo[spark]")
 
 from octavo.metadata.topics import CompactedLedger, CompactionRecord
-from octavo.pipeline.compact_rules import (
-    Chunks,
-    CompactPolicy,
-    chunks_of,
-    is_due,
-    lost_before,
-)
+from octavo.pipeline.compact_rules import Chunks, CompactPolicy, chunks_of, is_due, lost_before
 from octavo.protocol.batch import InvalidBatch, check_batch, read_header, with_base_offset
 from octavo.protocol.compression import Compression
 from octavo.protocol.records import Record, build_batch, build_gapped_batch

@@ -106,10 +106,7 @@ def misplace(messages: list[Delivered]) -> None:
 
 
 def reorder(messages: list[Delivered]) -> None:
-    messages[0], messages[2] = (
-        (0, 0, *messages[2][2:]),
-        (0, 1, *messages[0][2:]),
-    )
+    messages[0], messages[2] = ((0, 0, *messages[2][2:]), (0, 1, *messages[0][2:]))
 
 
 def invent(messages: list[Delivered]) -> None:

@@ -185,9 +185,7 @@ async def test_what_is_for_good_is_said_by_a_call(error: ApiError) -> None:
     with pytest.raises(type(error)):
         await first(Script(("read", 0.0, 7, error)), 1, start=7)
     script = Script(
-        ("read", 0.0, 7, b""),
-        ("stream", 7, [batch(7), error]),
-        ("read", 0.0, 8, error),
+        ("read", 0.0, 7, b""), ("stream", 7, [batch(7), error]), ("read", 0.0, 8, error)
     )
     with pytest.raises(type(error)):
         await first(script, 2, start=7)

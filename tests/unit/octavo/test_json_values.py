@@ -183,11 +183,7 @@ def test_keys_and_headers_say_what_they_can_be() -> None:
     for unpaired in (["a"], [("a",)], [("a", "b", "c")], "ab", 7, [1], b"ab", {"a"}):
         with pytest.raises(InvalidCall, match=r"headers must be a mapping, or pairs"):
             header_pairs(unpaired)  # type: ignore[arg-type]
-    assert header_pairs({"a": "1", "b": b"2", "c": None}) == [
-        ("a", b"1"),
-        ("b", b"2"),
-        ("c", None),
-    ]
+    assert header_pairs({"a": "1", "b": b"2", "c": None}) == [("a", b"1"), ("b", b"2"), ("c", None)]
     assert header_pairs([["a", "1"]]) == [("a", b"1")]  # type: ignore[list-item]
 
 

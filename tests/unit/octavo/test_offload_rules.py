@@ -64,10 +64,7 @@ def test_a_copy_that_no_record_names_is_an_orphan_after_a_while() -> None:
         )
     }
     record = PartitionRecord(
-        (
-            link(1, 0, uuid="copying", state=COPYING),
-            link(2, 0, uuid="whole", state=DROPPED),
-        )
+        (link(1, 0, uuid="copying", state=COPYING), link(2, 0, uuid="whole", state=DROPPED))
     )
     policy = OffloadPolicy(grace_ms=HOUR)
     assert orphans(intents, {NAME: record}, policy, 10 * HOUR) == ["trimmed"]

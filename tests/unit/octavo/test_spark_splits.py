@@ -10,13 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.spark.options import (
-    EARLIEST,
-    LATEST,
-    InvalidOption,
-    source_options,
-    warn_if_empty,
-)
+from octavo.spark.options import EARLIEST, LATEST, InvalidOption, source_options, warn_if_empty
 from octavo.spark.splits import (
     DataLost,
     EndsBeforeStart,
@@ -52,11 +46,7 @@ def test_pieces_of_large_messages_are_no_rows(one: int, other: int) -> None:
     assert rows == [offset for offset in (0, 1, 2, 7) if start <= offset < end]
 
 
-@given(
-    st.lists(st.integers(1, 1000), min_size=1, max_size=8),
-    st.integers(0, 50),
-    st.data(),
-)
+@given(st.lists(st.integers(1, 1000), min_size=1, max_size=8), st.integers(0, 50), st.data())
 def test_a_range_is_read_whole_and_once(
     counts: list[int], trimmed: int, data: st.DataObject
 ) -> None:

@@ -354,12 +354,7 @@ def test_an_index_keeps_what_was_flushed_and_a_prefix_of_the_rest() -> None:
         disk.crash(random.Random(seed))
         again = disk.open_index("/d/index")
         found.add((tuple(one.first for one in again.runs(1)), again.covered))
-    assert found == {
-        ((0,), (1, 1)),
-        ((0, 1), (1, 2)),
-        ((0, 1, 2), (1, 3)),
-        ((), (1, 3)),
-    }
+    assert found == {((0,), (1, 1)), ((0, 1), (1, 2)), ((0, 1, 2), (1, 3)), ((), (1, 3))}
 
 
 def test_a_damaged_index_never_says_absent() -> None:

@@ -266,10 +266,7 @@ BAD_OFFLOADS: dict[str, Callable[[Offloads], object]] = {
         o.objects.delete_file("objects/one"),
     ),
     "S8 objects that no record names: ['objects/one']": lambda o: o.audit.check_whole([]),
-    "S8 intents without a copy": lambda o: (
-        o.goes(o.copying, o.whole),
-        o.audit.check_whole(["u"]),
-    ),
+    "S8 intents without a copy": lambda o: (o.goes(o.copying, o.whole), o.audit.check_whole(["u"])),
 }
 
 

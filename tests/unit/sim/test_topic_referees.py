@@ -70,11 +70,7 @@ BAD: dict[str, Callable[[LogHistory], object]] = {
         log.refused(["a"]),
         read(log, 0, "a"),
     ),
-    "not stored": lambda log: (
-        log.sends(["a"], "p", -1, 0),
-        read(log, 0, "a"),
-        log.refused(["a"]),
-    ),
+    "not stored": lambda log: (log.sends(["a"], "p", -1, 0), read(log, 0, "a"), log.refused(["a"])),
     "nothing at offset 1": lambda log: (stored(log, "a", at=0), log.check_whole(0, 2)),
     "the log ends at 1": lambda log: (
         stored(log, "a", at=0),
