@@ -4,7 +4,7 @@ not read, each from thousands of connections.
     python -m bench.overload --connections 10000 --seconds 20 [--only slow_disk]
 
 The goal is at most caches + 150 MiB. The peak is the kernel's figure (VmHWM), which misses no
-moment. The short form is a test (tests/unit/bookie/test_overload.py).
+moment. The short form is a test (tests/unit/bookie/test_bounds_of_requests.py).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ follows:
     a ledger can still be written   while each window of Qw positions has Qa live bookies
 
 Count windows, never answers: with E > Qw, Qw − Qa + 1 answers may leave a write set uncovered
-(BookKeeper PR #2281, #2303). tests/unit/ledger/test_quorum.py compares each function with a slow
+(BookKeeper PR #2281, #2303). tests/unit/ledger/test_placement.py compares each function with a slow
 reference.
 """
 

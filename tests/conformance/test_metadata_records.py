@@ -1,17 +1,20 @@
-"""Ledgers, bookies, topics, ownership and leaders, over both kinds of store."""
+"""Ledgers, bookies, topics, users, secrets and registers, over every kind of store."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from octavo.metadata.bookies import BookieIdTaken, BookieInfo, BookieRegistry, Cookie
 from octavo.metadata.election import Ownership
 from octavo.metadata.ledgers import Fragment, LedgerMetadata, LedgerState, LedgerStore
+from octavo.metadata.secret import SECRET_PATH, ClusterSecret, SecretRecord, cluster_secret
 from octavo.metadata.store import (
+    ANY_VERSION,
     BadRecord,
     MetadataUnavailable,
     MetadataUnusable,
@@ -21,6 +24,7 @@ from octavo.metadata.store import (
     SessionState,
     VersionConflict,
 )
+from octavo.metadata.topic_records import encode_record
 from octavo.metadata.topics import (
     NamespaceRecord,
     PartitionLedger,
@@ -31,6 +35,11 @@ from octavo.metadata.topics import (
     TopicStore,
     owner_path,
 )
+from octavo.security.identity.users import RECENT, UserRecord, Users, UserStore, scram_records
+from tests.support.identities import NOW_S, PASSWORD, RNG
+from tests.support.kit.history import Call, History
+from tests.support.kit.linearizability import check_registers, versioned
+from tests.support.kit.problems import report
 from tests.support.metadata_trees import Eventually, Tree
 
 NEW = LedgerMetadata(-1, 3, 3, 2, (Fragment(0, ("a:1", "b:1", "c:1")),))
@@ -495,3 +504,165 @@ async def test_the_record_of_ones_previous_process_is_replaced(tree: Tree) -> No
     await before.close()
     assert await Ownership(other).owner("/o/1") == b"broker-1"
     assert owner.held("/o/1")
+
+
+# One secret per cluster, whichever process asks first, in every metadata store.
+async def test_all_who_start_first_get_the_same_secret(tree: Tree) -> None:
+    stores = [await tree.open() for _ in range(4)]
+    keys = [s.key("brokers") for s in await asyncio.gather(*map(cluster_secret, stores))]
+    assert len(set(keys)) == 1
+    assert len(keys[0]) == 32
+    later = await cluster_secret(await tree.open())
+    assert later.key("brokers") == keys[0]
+
+
+async def test_each_use_has_a_key_of_its_own_and_each_cluster_a_secret(tree: Tree) -> None:
+    secret = await cluster_secret(await tree.open())
+    assert secret.key("brokers") != secret.key("ledgers")
+    assert secret.ledger_password == secret.key("ledgers").hex().encode()
+    assert ClusterSecret(bytes(32)).key("ledgers") != secret.key("ledgers")
+    assert ClusterSecret(bytes(32)).ledger_password.decode() == (
+        # HMAC-SHA256 of "octavo ledgers" under 32 zero bytes: Apache's clients are configured with
+        # it, so it never changes.
+        "c02cf6c26637cd0397981e9dc924cc781d83d12859ac2016d06b7779c24cae22"
+    )
+
+
+@pytest.mark.parametrize("text", ["", "00", "G" * 64, "ab" * 32 + "\n"])
+async def test_a_record_that_holds_no_secret_is_refused_and_not_shown(
+    tree: Tree, text: Any
+) -> None:
+    store = await tree.open()
+    await store.create(SECRET_PATH, encode_record(SecretRecord(text)))
+    with pytest.raises(BadRecord, match="64 hexadecimal digits") as caught:
+        await cluster_secret(store)
+    assert not text.strip() or text not in str(caught.value)
+
+
+def test_nothing_shows_the_secret() -> None:
+    assert "ab" * 32 not in repr(SecretRecord("ab" * 32))
+    assert (b"\xab" * 32).hex() not in repr(ClusterSecret(b"\xab" * 32))
+
+
+# Users as one process changes them and another sees them, in every metadata store.
+KEYS = scram_records(PASSWORD, RNG)
+
+
+async def test_another_process_sees_each_change(tree: Tree, eventually: Eventually) -> None:
+    here, there = UserStore(await tree.open()), Users(await tree.open())
+    await there.start()
+    try:
+        await here.create("a/b", KEYS, ["staff"])
+        await eventually(lambda: there.get("a/b").has_password)
+        await here.set_disabled("a/b", True)
+        await eventually(lambda: there.get("a/b").disabled)
+        await here.delete("a/b", NOW_S)
+        await eventually(
+            lambda: there.get("a/b") == UserRecord(deleted=True, not_before_s=NOW_S + 1)
+        )
+        for number in range(2 * RECENT):
+            await here.create(f"u{number}")
+            await here.set_groups(f"u{number}", ["g"])
+        await eventually(lambda: all(there.get(f"u{n}").groups for n in range(2 * RECENT)))
+    finally:
+        await there.close()
+
+
+async def test_who_changes_at_once_loses_nothing(tree: Tree) -> None:
+    first, second = UserStore(await tree.open()), UserStore(await tree.open())
+    await first.create("alice")
+    await asyncio.gather(
+        first.set_groups("alice", ["a"]),
+        second.set_disabled("alice", True),
+        first.revoke_tokens("alice", NOW_S),
+        second.set_password("alice", KEYS),
+        *(one.create(f"u{number}") for number, one in enumerate([first, second] * 3)),
+    )
+    assert await second.get("alice") == UserRecord(*KEYS, ("a",), True, NOW_S + 1)
+    assert len(await first.all()) == 7
+
+
+async def test_what_changes_while_a_process_is_cut_off_is_seen_afterwards(
+    tree: Tree, eventually: Eventually
+) -> None:
+    away = await tree.open(impatient=True)
+    here, there = UserStore(await tree.open()), Users(away)
+    await here.create("alice", KEYS)
+    await there.start()
+    try:
+        async with tree.cut(away):
+            await here.set_disabled("alice", True)
+            assert there.get("alice").has_password
+        await eventually(lambda: there.get("alice").disabled)
+    finally:
+        await there.close()
+
+
+# Records are registers with compare-and-set: one order explains all concurrent answers.
+PATHS = ("/r/a", "/r/b")
+REFUSED = (RecordExists, RecordNotFound, VersionConflict)
+
+
+async def use(store: Any, name: str, told: History, rng: random.Random, count: int) -> None:
+    """Act as one user: mostly with the version that it saw last."""
+    seen: dict[str, int] = {}
+    for number in range(count):
+        path = rng.choice(PATHS)
+        if rng.random() < 0.4:
+            one = told.invoke(name, Call.GET, path)
+            try:
+                told.ok(one, await look(store, path))
+            except MetadataUnavailable:
+                told.info(one)
+            if one.result is not None:
+                seen[path] = one.result[1]
+            continue
+        expected = rng.choice((None, ANY_VERSION, seen.get(path), seen.get(path), 0, 1))
+        new = None if rng.random() < 0.2 and expected is not None else f"{name}-{number}".encode()
+        one = told.invoke(name, Call.CAS, path, (expected, new))
+        try:
+            told.ok(one, await change(store, path, expected, new))
+        except REFUSED:
+            told.ok(one, False)
+        except MetadataUnavailable:
+            told.info(one)
+
+
+async def look(store: Any, path: str) -> tuple[bytes, int] | None:
+    try:
+        record = await store.get(path)
+    except RecordNotFound:
+        return None
+    return (bytes(record.value), record.version)
+
+
+async def change(store: Any, path: str, expected: int | None, new: bytes | None) -> int | bool:
+    if expected is None:
+        await store.create(path, new)
+        return 0
+    if new is None:
+        await store.delete(path, expected)
+        return True
+    return int(await store.put(path, new, expected))
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_one_order_explains_all_answers(tree: Any, seed: int) -> None:
+    rng = random.Random(seed)
+    stores = [await tree.open(impatient=True) for _ in range(3)]
+    told = History()
+    users = [
+        use(store, f"{at}.{user}", told, random.Random(rng.random()), 25)
+        for at, store in enumerate(stores)
+        for user in range(2)
+    ]
+    await asyncio.gather(*users)
+    for path in PATHS:  # the end, as a last witness
+        told.add_done("end", Call.GET, path, None, await look(stores[0], path))
+    problems = check_registers(told, versioned)
+    assert not problems, report(problems)
+    answered = [one for one in told if one.call is Call.GET and one.result is not None]
+    assert answered, "the records are there now and then"
+    one = rng.choice(answered)
+    one.result = (one.result[0], one.result[1] + 50)
+    assert len(check_registers(told, versioned)) == 1, "a version that never was"

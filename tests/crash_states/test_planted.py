@@ -1,7 +1,8 @@
-"""The enumeration finds each of these bugs when it is planted into the storage engine."""
+"""The enumeration finds planted bugs."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,6 +25,8 @@ from octavo.bookie.write.cache import WriteCache
 from octavo.bookie.write.checkpoint import Checkpointer
 from tests.crash_states.explore import CrashStateFailed, explore, explore_kills
 from tests.sim.disk_handle import SimFile, SimHandle
+from tests.sim.mutants import planted as bug_planted
+from tests.single_fault.sweep import WrongAnswer, cases, faults_of, sweep
 
 checkpoint: Any = octavo.bookie.write.checkpoint
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -234,3 +237,38 @@ def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     patch(monkeypatch)
     with pytest.raises(CrashStateFailed, match="the power fails"):
         explore(lives)
+
+
+# The simulator's planted storage bugs (tests/sim/mutants) are found without the simulator
+CRASHES: dict[str, Sequence[str]] = {
+    "highest-mark-of-several-folders": ("add", "checkpoint", "add", "checkpoint"),  # #3329
+    "state-not-flushed-with-an-empty-cache": ("add", "checkpoint", "fence", "checkpoint"),  # #4843
+    "checkpoint-skipped": ("add", "checkpoint", "roll", "checkpoint"),  # #4844
+    "copies-behind-the-mark": ("add", "checkpoint", "compact", "compact"),
+}
+"""Name → a life with an operation that shows the bug."""
+FAULTS = ("corruption-answered-absent", "bad-header-means-an-empty-log")  # #2908, #4607
+
+
+@pytest.mark.parametrize("name", CRASHES)
+def test_a_crash_state_shows_it(name: str) -> None:
+    life = CRASHES[name]
+    lives = [life[:length] for length in range(len(life) + 1)]
+    explore(lives)
+    with bug_planted(name), pytest.raises(CrashStateFailed):
+        explore(lives)
+
+
+def test_an_index_flushed_too_late_is_made_up_for() -> None:
+    """BookKeeper #1534 shows in no crash here: a start adds the existing logs to an index
+    behind the mark. test_planted.py plants the bug with its effect."""
+    life = ("add", "checkpoint", "compact", "compact")
+    with bug_planted("log-unlinked-before-the-index-flush"):
+        explore([life[:length] for length in range(len(life) + 1)])
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_single_fault_shows_it(name: str) -> None:
+    all_cases = list(cases())
+    with bug_planted(name), pytest.raises(WrongAnswer):
+        deque(sweep(case, faults_of(case, 0, 3)) for case in all_cases)

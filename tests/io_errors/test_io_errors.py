@@ -92,7 +92,7 @@ def a_full_disk_ends_the_collector(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_file_follows_the_one_in_use(patch: pytest.MonkeyPatch) -> None:
-    # The bug of tests/unit/bookie/test_start_after_power_loss.py.
+    # The bug of tests/unit/bookie/test_start.py.
     patch.setattr(
         JournalWriter,
         "_next_has_its_name",

@@ -28,11 +28,7 @@ FUNCTION_SECONDS_MAX = 1.0
 
 FIRST_TIER = {
     # What a change breaks most often: pages, layers, names.
-    "tests/unit/test_documented_calls.py::": None,
-    "tests/unit/test_iterated_sets.py::": None,
-    "tests/unit/test_loops_over_what_changes.py::": None,
     "tests/unit/test_pages.py::": None,
-    "tests/unit/test_rooms.py::": None,
     "tests/unit/test_tidy.py::": None,
     # Suites whose tests are all dear: these stand for the others.
     "tests/crash_states/test_crash_states.py::test_every_crash_of_some_lives_of_two_operations": 1,

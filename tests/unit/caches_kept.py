@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-_FILE = "unit/test_cache_keys.py::test_"
+_FILE = "unit/test_caches.py::test_"
 
 _IN_FILE = {
     "bookie.read.read_ahead:ReadAhead._readers": "readers_that_read_ahead",

@@ -211,7 +211,7 @@ BUGS = (
         "a socket that accepts bytes again does not notify the writers",
         "They wait for their next tick.",
         "Q2",
-        "unit/ledger/test_connection_counts.py",
+        "unit/ledger/test_bookie_channel.py",
         (f"{_CONNECTION}.resume_writing", "self._owner.connection_writable()", "pass"),
     ),
     _tested(
@@ -219,7 +219,7 @@ BUGS = (
         "a flushed buffer does not notify the writers",
         "They wait for their next tick.",
         "Q2",
-        "unit/ledger/test_connection_counts.py",
+        "unit/ledger/test_bookie_channel.py",
         (
             f"{_CONNECTION}._flush",
             "if was_full and not self._paused:\n        self._owner",
@@ -231,7 +231,7 @@ BUGS = (
         "an answered request stays in its connection's memory",
         "A connection lasts for weeks, and a request each second stays.",
         "Q1",
-        "unit/ledger/test_connection_counts.py",
+        "unit/ledger/test_bookie_channel.py",
         (
             f"{_CONNECTION}._numbered",
             "self._by_id.pop(request_id, None)",
@@ -243,7 +243,7 @@ BUGS = (
         "free room for answers wakes only one of the waiting reads",
         "The others wait until room is short and comes free again.",
         "Q2",
-        "unit/bookie/test_read_room.py",
+        "unit/bookie/test_reads.py",
         (f"{_READS}._room", "while self._waiting:", "if self._waiting:"),
     ),
     _tested(
@@ -251,7 +251,7 @@ BUGS = (
         "a list of entries never gives its turn back",
         "After two of them each list is refused.",
         "Q1",
-        "unit/bookie/test_read_room.py",
+        "unit/bookie/test_reads.py",
         (f"{_READS}.entries", "self._listing.release()", "pass"),
     ),
     _tested(
@@ -259,7 +259,7 @@ BUGS = (
         "a bookie that answered a force is never asked to force again",
         "It is never asked again, and the ledger confirms nothing more.",
         "Q1 (S9)",
-        "unit/ledger/test_forces.py",
+        "unit/ledger/test_bookie_channel.py",
         ("octavo.ledger.write.forces:Forces._answered", "del self._asked[bookie_id]", "pass"),
     ),
     _tested(
@@ -267,7 +267,7 @@ BUGS = (
         "the journal stops after one group commit",
         "Adds behind it wait until another one comes.",
         "Q2",
-        "unit/bookie/test_journal_groups.py",
+        "unit/bookie/test_journal.py",
         (
             "octavo.bookie.journal.journal:Journal._commit_all",
             "while self._queue:",

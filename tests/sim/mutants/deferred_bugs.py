@@ -33,7 +33,7 @@ BUGS = (
         """The adds were acked as written, and the force promises that they are durable; the writer
         then shows them to readers. Power fails before another add syncs the journal.""",
         "P38, P21 (S1)",
-        "unit/bookie/test_deferred_sync.py::test_a_force_waits_for_the_sync",
+        "unit/bookie/test_storage.py::test_a_force_waits_for_the_sync",
         (Edit("octavo.bookie.storage:Storage.force", "    await journal.synced()\n", ""),),
     ),
     TestedBug(
@@ -42,7 +42,7 @@ BUGS = (
         """A restarted bookie knows of no open force and answers yes, but it has lost the entries
         that it had acked and not synced. Apache's client also asks any bookie that is up.""",
         "P15, P21 (S1)",
-        "unit/ledger/test_deferred_writer.py",
+        "unit/ledger/test_writer_state.py",
         (
             Edit(
                 "octavo.ledger.write.writer_state:WriterState._forget_written",

@@ -58,7 +58,7 @@ BUGS = (
         "a claim of an ended session counts in the next session",
         "Its record goes with its session, and the partition has no owner.",
         "claims of the present session",
-        "unit/metadata/test_election.py::test_what_is_held_is_the_present_sessions",
+        "unit/metadata/test_zookeeper.py::test_what_is_held_is_the_present_sessions",
         ("octavo.metadata.election:Ownership._on_session", "self._sent.clear()", "pass"),
     ),
     _bug(
@@ -66,7 +66,7 @@ BUGS = (
         "a claim counts although its session ended meanwhile",
         "The record is gone, and the broker takes the partition for its own.",
         "claims of the present session",
-        "unit/metadata/test_election.py::test_what_is_held_is_the_present_sessions",
+        "unit/metadata/test_zookeeper.py::test_what_is_held_is_the_present_sessions",
         (
             "octavo.metadata.election:Ownership._try_claim",
             "    self._check(path, generation)\n    self._held.add(path)",
@@ -78,7 +78,7 @@ BUGS = (
         "a claim whose answer was lost is never released",
         "The record stands until the session ends, and its owner does not know of it.",
         "S9",
-        "unit/metadata/test_election.py::test_a_release_takes_a_claim_back_whose_answer_was_lost",
+        "unit/metadata/test_zookeeper.py::test_a_release_takes_a_claim_back_whose_answer_was_lost",
         (
             "octavo.metadata.election:Ownership.release",
             "if path not in self._sent:",
@@ -190,7 +190,7 @@ BUGS = (
         "the cache of compiled schemas ignores the schema's type",
         "The same text is a schema of JSON and of Avro.",
         "a key that is too small",
-        "unit/test_cache_keys.py::test_schemas_that_were_compiled",
+        "unit/test_caches.py::test_schemas_that_were_compiled",
         (
             "octavo.broker.schemas.engine:Answering._schema",
             "found = self._compiled.get((kind, text))",
@@ -202,7 +202,7 @@ BUGS = (
         "messages are checked against the newest schema, not the version that they name",
         "They name the version that they are of.",
         "a key that is too small",
-        "unit/test_cache_keys.py::test_subjects_and_versions_that_are_known",
+        "unit/test_caches.py::test_subjects_and_versions_that_are_known",
         (
             "octavo.broker.cluster.schema_registry:_Subject.quick",
             "quick(version.type, version.text)",
@@ -226,7 +226,7 @@ BUGS = (
         "a higher LAC ends every long poll of its ledger",
         "Readers that know a higher one ask again at once, in a circle.",
         "long polls",
-        "unit/bookie/test_lac_watch.py::test_a_reader_ends_at_the_first_lac_above_its_own",
+        "unit/bookie/test_reads.py::test_a_reader_ends_at_the_first_lac_above_its_own",
         (
             "octavo.bookie.ledgers.control:LacWatches.moved",
             "if lac > after and not future.done():",
@@ -238,7 +238,7 @@ BUGS = (
         "a LAC that the reader already has ends its long poll",
         "It asks again at once, in a circle.",
         "equality at a bound",
-        "unit/bookie/test_lac_watch.py::test_a_reader_ends_at_the_first_lac_above_its_own",
+        "unit/bookie/test_reads.py::test_a_reader_ends_at_the_first_lac_above_its_own",
         (
             "octavo.bookie.ledgers.control:LacWatches.moved",
             "if lac > after and not future.done():",
@@ -262,7 +262,7 @@ BUGS = (
         "all readers of a ledger share a single read-ahead",
         "Two readers of a ledger drive each other's entries out.",
         "a key that is too small",
-        "unit/test_cache_keys.py::test_readers_that_read_ahead",
+        "unit/test_caches.py::test_readers_that_read_ahead",
         (
             "octavo.bookie.read.read_ahead:ReadAhead.window",
             "self._readers.get((ledger_id, entry_id))",
@@ -274,7 +274,7 @@ BUGS = (
         "a client doubts an owner even after the call has ended",
         "The client asks for that owner until it is closed.",
         "Q1",
-        "unit/octavo/test_doubts.py::test_others_are_asked_no_more_when_the_calls_have_ended",
+        "unit/octavo/test_transport.py::test_others_are_asked_no_more_when_the_calls_have_ended",
         ("octavo.client.doubt:Doubts.unless_moved", "waiting.discard(limit)", "pass"),
     ),
     _bug(
@@ -282,7 +282,7 @@ BUGS = (
         "a client's doubt about one owner also ends calls to the next owner",
         "A call to the new owner is given up with those to the old.",
         "a key that is too small",
-        "unit/test_cache_keys.py::test_owners_that_are_doubted",
+        "unit/test_caches.py::test_owners_that_are_doubted",
         (
             "octavo.client.doubt:Doubts.unless_moved",
             "key = (partition, url)",
@@ -294,7 +294,7 @@ BUGS = (
         "a failed batch stays counted in the producer's memory",
         "After some of them `send` waits for ever.",
         "Q1",
-        "unit/octavo/test_client_gives_back.py::test_all_is_given_back_after_refusals_and_cancelled_senders",
+        "unit/octavo/test_client_producer.py::test_all_is_given_back_after_refusals_and_cancelled_senders",
         (
             "octavo.client.partition_queue:PartitionQueue._fail",
             "self._released(batch.bytes, 0)",
@@ -306,7 +306,7 @@ BUGS = (
         "waiting senders resume only when all batches are answered",
         "There is room long before.",
         "Q2",
-        "unit/octavo/test_client_gives_back.py::test_senders_go_on_as_soon_as_there_is_room",
+        "unit/octavo/test_client_producer.py::test_senders_go_on_as_soon_as_there_is_room",
         (
             "octavo.client.producer:Producer._release",
             "if self._pending_bytes < self._pending_bytes_max:",
@@ -318,7 +318,7 @@ BUGS = (
         "an open batch is not sent when the window has room again",
         "It goes out with the next message, or never.",
         "Q2",
-        "unit/octavo/test_client_gives_back.py::test_what_waited_for_the_window_goes_out_when_the_batch_before_it_is_refused",
+        "unit/octavo/test_client_producer.py::test_what_waited_for_the_window_goes_out_when_the_batch_before_it_is_refused",
         (
             "octavo.client.partition_queue:PartitionQueue._refuse",
             "self._fill_window()  # an open batch may have waited for room in the window",
@@ -342,7 +342,7 @@ BUGS = (
         "acks that could not be sent are forgotten",
         "Messages that are done come again.",
         "X12",
-        "unit/octavo/test_handing.py::test_each_message_that_is_done_is_acked_once_and_in_order",
+        "unit/octavo/test_consumer.py::test_each_message_that_is_done_is_acked_once_and_in_order",
         ("octavo.client.handing:Handing.not_sent", "self._done = due.acks + self._done", "pass"),
     ),
     _bug(
@@ -386,7 +386,7 @@ BUGS = (
         "the last entry below an open fragment is counted one too high",
         "A job looks for an entry that nobody confirmed.",
         "equality at a bound",
-        "unit/octavo/test_copies_parts.py::test_parts_are_dealt_evenly",
+        "unit/octavo/test_pipeline_rules.py::test_parts_are_dealt_evenly",
         (
             "octavo.pipeline.spread:confirmed_end",
             "metadata.fragments[-1].first_entry - 1",
@@ -398,7 +398,7 @@ BUGS = (
         "a job counts its tasks' findings twice",
         "A report tells of more damage than there is.",
         "answers",
-        "unit/octavo/test_copies_parts.py::test_findings_of_several_tasks_are_counted_once",
+        "unit/octavo/test_pipeline_rules.py::test_findings_of_several_tasks_are_counted_once",
         ("octavo.pipeline.spread:Findings.take", "self.add(*one, count=0)", "self.add(*one)"),
     ),
     _bug(
@@ -406,7 +406,7 @@ BUGS = (
         "a job reports the same batch at each look",
         "The job says the same line again and again.",
         "answers",
-        "unit/octavo/test_copies_parts.py::test_each_batch_of_a_query_is_told_once",
+        "unit/octavo/test_pipeline_rules.py::test_each_batch_of_a_query_is_told_once",
         (
             "octavo.pipeline.streams:Progress.look",
             "if count and number not in self._by_batch:",
@@ -418,7 +418,7 @@ BUGS = (
         "a broker that answers again is still avoided by the client",
         "A call was lost and another was answered: partitions of that broker go by others.",
         "answers",
-        "unit/octavo/test_silent_brokers.py::test_it_is_passed_by_until_it_answers",
+        "unit/octavo/test_transport.py::test_it_is_passed_by_until_it_answers",
         (
             "octavo.client.transport:Transport._has_answered",
             "self._silent_until.pop(url, None)",
@@ -514,7 +514,7 @@ BUGS = (
         "a cancelled close of a delivery loop counts as done",
         "What the body has done is delivered again, and nobody hears that its ack was not sent.",
         "cancellation inside an await",
-        "unit/octavo/test_consumer_gives_back.py::test_a_close_that_is_cancelled_is_taken_up_by_the_next",
+        "unit/octavo/test_consumer.py::test_a_close_that_is_cancelled_is_taken_up_by_the_next",
         (
             "octavo.client.deliveries:DeliveryLoop.close",
             "if self._closed and self._last == {}:",

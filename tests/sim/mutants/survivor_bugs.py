@@ -118,7 +118,7 @@ BUGS = (
         """Once the mark has passed the journal's deletion record, a restart believes the ledger
         state again, unless the deletion is recorded there too.""",
         "P44, P40",
-        "unit/bookie/test_failed_flush_beside_collection.py",
+        "unit/bookie/test_compaction.py",
         (
             Edit(
                 "octavo.bookie.write.checkpoint:Checkpointer.drop_markers",
@@ -133,7 +133,7 @@ BUGS = (
         """The checkpoint failed after its mark had moved, so the index lacks some records.
         Compaction tells the index that it is complete, and those entries are found nowhere.""",
         "P38, P41",
-        "unit/bookie/test_failed_flush_beside_collection.py",
+        "unit/bookie/test_compaction.py",
         (
             Edit(
                 "octavo.bookie.write.checkpoint:Checkpointer._check_whole",
@@ -148,7 +148,7 @@ BUGS = (
         """Small runs in a row are joined. After a resent entry the count of small runs must begin
         again, or the join mixes pieces that do not follow one another.""",
         "S4, P38 (an entry is what was stored)",
-        "unit/bookie/test_write_cache.py",
+        "unit/bookie/test_reads.py",
         (
             Edit(
                 "octavo.bookie.write.cache:IntervalMap._overlay",
@@ -194,7 +194,7 @@ BUGS = (
         """The writer has had its bookies again in between. The edit keeps the old start of the
         wait, so the next short absence fences the writer at once.""",
         "S8 (a writer that lives is not fenced by who copies)",
-        "unit/ledger/test_keeper_patience.py",
+        "unit/ledger/test_copies.py",
         (
             Edit(
                 "octavo.ledger.rereplication.keeper:CopyKeeper._close_if_abandoned",

@@ -17,7 +17,7 @@ BUGS = (
         """Both memtables limit how far a search is valid. The edit uses only the limit of the
         memtable that it searched last.""",
         "P7, S4",
-        "unit/bookie/test_write_cache.py",
+        "unit/bookie/test_reads.py",
         (
             Edit(
                 "octavo.bookie.write.cache:WriteCache.find",
@@ -32,7 +32,7 @@ BUGS = (
         """The index goes beyond that record, so it was synced: this is damage, and the good records
         behind it are this bookie's only copies.""",
         "P41, P45",
-        "unit/bookie/test_lost_mark.py",
+        "unit/bookie/test_mark.py",
         (
             Edit(
                 "octavo.bookie.startup.opening:indexed_up_to",
@@ -47,7 +47,7 @@ BUGS = (
         """A log gives back only its dead bytes, because live entries are copied. The edit counts
         all bytes.""",
         "S8 (a full disk)",
-        "unit/bookie/test_garbage.py",
+        "unit/bookie/test_collector.py",
         (
             Edit(
                 "octavo.bookie.gc.rules:plan",
@@ -62,7 +62,7 @@ BUGS = (
         """An off-by-one that loses nothing: each reader at the end of a ledger asks again at once,
         for ever.""",
         "S6, load",
-        "unit/bookie/test_lac_watch.py",
+        "unit/bookie/test_reads.py",
         (
             Edit(
                 "octavo.bookie.ledgers.control:LacWatches.moved",
@@ -77,7 +77,7 @@ BUGS = (
         """The store has three answers: found, missing, unreadable. The edit takes the third for the
         second.""",
         "P44 (S1)",
-        "unit/bookie/test_deletion_proof.py",
+        "unit/bookie/test_collector.py",
         (
             Edit(
                 "octavo.bookie.gc.deletion_proof:DeletionProof.prove",
@@ -106,7 +106,7 @@ BUGS = (
         "journal replay checks only that the first and last entries have equal lengths",
         "Every pair of lengths is compared; the edit keeps the result of the last pair.",
         "P38, S4",
-        "unit/bookie/test_replay_records.py",
+        "unit/bookie/test_journal.py",
         (
             Edit(
                 "octavo.bookie.journal.reader:_next_batch",
@@ -135,7 +135,7 @@ BUGS = (
         """Runs above the last run that was put are taken for new and are not compared, so older
         copies stay next to newer copies.""",
         "P7, S4",
-        "conformance/test_index.py",
+        "conformance/test_disk.py",
         (
             Edit(
                 "octavo.bookie.index.index:RocksIndex._put",
@@ -208,7 +208,7 @@ BUGS = (
         """The scrubber clears earlier findings in the range that it has read. It must leave out the
         damage that it has just found.""",
         "P43",
-        "unit/bookie/test_scrub.py",
+        "unit/bookie/test_damage.py",
         (
             Edit(
                 "octavo.bookie.check.scrub:LogScrub._clear_good",
@@ -270,7 +270,7 @@ BUGS = (
         """With one journal this stops all. With more, the other journals still report adds as
         durable while the process must end.""",
         "P38",
-        "unit/bookie/test_journals.py",
+        "unit/bookie/test_journal.py",
         (
             Edit(
                 "octavo.bookie.journal.journal:Journals.stop",
@@ -312,7 +312,7 @@ BUGS = (
         exist already, a replay finds a file without an end before another file, and calls it
         damage.""",
         "P40, P7",
-        "unit/bookie/test_start_after_power_loss.py",
+        "unit/bookie/test_start.py",
         (
             Edit(
                 "octavo.bookie.journal.journal:JournalWriter.write",

@@ -213,7 +213,7 @@ BUGS = (
         """The client reads with calls first, then with a stream, which may break off. If it notes
         only the messages of the calls, it reads those of the stream twice.""",
         "who follows has each message once",
-        "unit/octavo/test_following.py",
+        "unit/octavo/test_consumer.py",
         (
             Edit(
                 "octavo.client.following:pages",

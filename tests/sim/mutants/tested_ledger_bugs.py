@@ -48,7 +48,7 @@ BUGS = (
         """A range of acks that waited may end before a later ack. Without the maximum, the bookie
         seems not to have entries that it has stored.""",
         "S8, P13",
-        "unit/ledger/test_quorum.py",
+        "unit/ledger/test_placement.py",
         (
             Edit(
                 "octavo.ledger.quorum:Acks._absorb",
@@ -62,7 +62,7 @@ BUGS = (
         "recovery closes a ledger with length 0 if nothing is above the LAC",
         "The last confirmed entry must be read for its length, even if nothing lies above it.",
         "S2 (the record says what the ledger holds)",
-        "unit/ledger/test_recovery_state.py",
+        "unit/ledger/test_recovery.py",
         (
             Edit(
                 "octavo.ledger.recover.recovery_state:RecoveryState._take",
@@ -96,7 +96,7 @@ BUGS = (
         """`finished` is repeated after a lost answer. Without the second condition, a copy that is
         still being made counts as complete.""",
         "X6",
-        "unit/metadata/test_offloads.py",
+        "unit/metadata/test_partition_steps.py",
         (
             Edit(
                 "octavo.metadata.offloads:finished",
@@ -110,7 +110,7 @@ BUGS = (
         "a complete offload is started again, and the record forgets it",
         "The edit uses a similar name, and protects only a copy that is the *only* copy.",
         "X6",
-        "unit/metadata/test_offloads.py",
+        "unit/metadata/test_partition_steps.py",
         (
             Edit(
                 "octavo.metadata.offloads:begun",
@@ -139,7 +139,7 @@ BUGS = (
         "a watcher is skipped when the previous one cancels its watch",
         "The list changes while the loop walks over it, because the loop no longer copies it.",
         "watches (no change is ever missed)",
-        "unit/metadata/test_watching.py",
+        "unit/metadata/test_zookeeper.py",
         (
             Edit(
                 "octavo.metadata.watching:WatchTable.notify",
@@ -153,7 +153,7 @@ BUGS = (
         "a third compacted view forgets the ledgers of the first",
         "No record retires them any more, so no process deletes them.",
         "X9, space",
-        "unit/metadata/test_compactions.py",
+        "unit/metadata/test_partition_steps.py",
         (
             Edit(
                 "octavo.metadata.compactions:published",
@@ -197,7 +197,7 @@ BUGS = (
         """The session was checked before the claim, but not after it. The claim's record is gone,
         and this broker serves a partition that another broker may own.""",
         "one owner (metadata/election.py)",
-        "unit/metadata/test_election.py",
+        "unit/metadata/test_zookeeper.py",
         (
             Edit(
                 "octavo.metadata.election:Ownership._try_claim",
@@ -227,7 +227,7 @@ BUGS = (
         """An off-by-one: when the bookie falls silent before its last ack, recovery waits for ever
         instead of using a spare.""",
         "S8 (P35)",
-        "unit/ledger/test_recovery_state.py",
+        "unit/ledger/test_recovery.py",
         (Edit("octavo.ledger.recover.recovery_state:RecoveryState.is_owing", "<= last", "< last"),),
     ),
     TestedBug(
@@ -236,7 +236,7 @@ BUGS = (
         """The next replica gets a timer of its own, so the old timer seems harmless. After the last
         replica no new timer starts, and the old one fires.""",
         "reads (an error that nobody expects)",
-        "unit/ledger/test_speculative_read.py",
+        "unit/ledger/test_reader.py",
         (
             Edit(
                 "octavo.ledger.read.speculative_read:SpeculativeRead._ask_next",
@@ -329,7 +329,7 @@ BUGS = (
         """Two lists of equal length must be shortened together; one of the two lines looks like a
         repeat. The writer then resends another entry, or none.""",
         "S1, S8",
-        "unit/ledger/test_pending.py",
+        "unit/ledger/test_bookie_channel.py",
         (
             Edit(
                 "octavo.ledger.write.pending:Pending.release", "        del self._firsts[:at]\n", ""
@@ -342,7 +342,7 @@ BUGS = (
         """The entry was never acked and has no ack quorum to which it can be written back. So the
         ledger cannot be closed, nor its topic opened.""",
         "S8",
-        "unit/ledger/test_recovery_state.py",
+        "unit/ledger/test_recovery.py",
         (
             Edit(
                 "octavo.ledger.recover.recovery_state:RecoveryState._decide",
@@ -372,7 +372,7 @@ BUGS = (
         """The edit passes the answer on as it came. A damaged entry becomes a copy, and the record
         names it as good.""",
         "P53, P41",
-        "unit/ledger/test_copying.py",
+        "unit/ledger/test_copies.py",
         (
             Edit(
                 "octavo.ledger.rereplication.copying:Copying._take",
@@ -387,7 +387,7 @@ BUGS = (
         """Every copy was answered, so nothing seems missing. The edit forgets that one answer was
         an error.""",
         "P53",
-        "unit/ledger/test_copying.py",
+        "unit/ledger/test_copies.py",
         (
             Edit(
                 "octavo.ledger.rereplication.copying:_Answers.settled",
@@ -402,7 +402,7 @@ BUGS = (
         """Ranges of sound entries are joined only if they follow one another. The edit joins all,
         so damaged entries between them are not fetched.""",
         "P42, P53",
-        "unit/ledger/test_copying.py",
+        "unit/ledger/test_copies.py",
         (
             Edit(
                 "octavo.ledger.rereplication.copying:Copying.sound",

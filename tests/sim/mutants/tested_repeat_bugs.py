@@ -58,7 +58,7 @@ BUGS = (
         """The entry itself is durable, but after a failed sync the bookie must answer no add with
         success.""",
         "P38",
-        "unit/bookie/test_failed_sync.py",
+        "unit/bookie/test_storage_faults.py",
         (
             Edit(
                 "octavo.bookie.write.duplicate_adds:_kept",
@@ -73,7 +73,7 @@ BUGS = (
         """The loop believes that the journal works; the disk has failed, and its answer is on the
         way.""",
         "P38",
-        "unit/bookie/test_failed_sync.py",
+        "unit/bookie/test_storage_faults.py",
         (
             Edit(
                 "octavo.bookie.write.duplicate_adds:DuplicateAdds._store",

@@ -56,7 +56,7 @@ BUGS = (
         """Most are consecutive. When two writers share a connection, or an entry is sent again,
         answers name entries that no client sent.""",
         "answers are those to what was asked",
-        "unit/protocol/test_v3_runs.py",
+        "unit/protocol/test_frames.py",
         (
             Edit(
                 "octavo.protocol.v3_runs:_count_alike",
@@ -101,7 +101,7 @@ BUGS = (
         """The entries are in the log, but the journal is never shortened: it fills the disk, and a
         start reads all of it.""",
         "P39, space",
-        "unit/bookie/test_deferred_sync.py",
+        "unit/bookie/test_storage.py",
         (
             Edit(
                 "octavo.bookie.write.flushing:Flushing.checkpoint",

@@ -1,10 +1,13 @@
-"""The admin port: routes, bounded requests, errors as answers."""
+"""A bookie's admin port, metrics and messages."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +15,10 @@ import pytest
 
 from octavo.bookie import admin as module
 from octavo.bookie.admin import AdminServer, flag_of, number_of
+from octavo.bookie.disk.files import DiskFull, RealDisk
+from octavo.bookie.disk.space import disk_is_short, has_changed
+from octavo.bookie.gc.rules import Action, Decision, LogFacts
+from octavo.bookie.gc.status import CollectorStatus
 from octavo.bookie.metrics import BookieMetrics
 from octavo.ledger.rereplication.comparing import ComparingStatus
 from octavo.ledger.rereplication.keeper import KeeperStatus
@@ -19,6 +26,7 @@ from octavo.process import copies
 from octavo.protocol.codes import BookieIOError
 from octavo.protocol.numbers import WHOLE_MAX
 from tests.support.http_api import until
+from tests.support.storage_support import CONFIG, Bench, make_run
 
 
 @pytest.fixture
@@ -215,3 +223,139 @@ async def test_the_entries_to_compare_make_sense(admin: AdminServer) -> None:
     for query in ("ledger=7", "ledger=7&first=2&last=3", ""):
         assert (await ask(admin, f"POST /copies?{query}"))[0] == 200
     assert doubted == [(7, 0, WHOLE_MAX), (7, 2, 3), (-1, 0, 0)]
+
+
+# Metrics of a bookie's writes: groups, queue, syncs, flushes, and where its bytes are.
+def value(metrics: BookieMetrics, name: str, **labels: str) -> float:
+    found = metrics.registry.get_sample_value(name, labels)
+    assert found is not None, (name, labels)
+    return found
+
+
+def observed(bench: Bench) -> BookieMetrics:
+    metrics = BookieMetrics()
+    metrics.writing.observe(bench.storage.write_stats)
+    return metrics
+
+
+async def test_a_group_tells_its_size_its_appends_and_its_wait() -> None:
+    bench = Bench()
+    async with bench:
+        metrics = observed(bench)
+        runs = [make_run(1, number, [b"x" * 100]) for number in range(3)]
+        await asyncio.gather(*(bench.send(run) for run in runs))
+        assert value(metrics, "octavo_bookie_group_appends_sum") == 3
+        assert value(metrics, "octavo_bookie_group_bytes_sum") == sum(
+            len(run.frames) for run in runs
+        )
+        groups = value(metrics, "octavo_bookie_group_seconds_count")
+        assert value(metrics, "octavo_bookie_queue_seconds_count") == groups
+        bench.disk.hook = lambda call, path: _dawdle(call)
+        slow = bench.send(make_run(1, 3, [b"slow"]))
+        await asyncio.sleep(0.02)
+        await asyncio.gather(slow, bench.send(make_run(1, 4, [b"waits for it"])))
+        assert value(metrics, "octavo_bookie_queue_seconds_sum") > 0.05, (
+            "the second waited for the first"
+        )
+
+
+def _dawdle(call: str) -> None:
+    if call == "datasync":
+        time.sleep(0.1)
+
+
+async def test_bytes_move_from_journal_and_cache_to_the_logs() -> None:
+    bench = Bench()
+    empty = BookieMetrics()
+    assert empty.registry.get_sample_value("octavo_bookie_bytes", {"state": "journal"}) is None
+    async with bench:
+        metrics = observed(bench)
+        assert value(metrics, "octavo_bookie_bytes", state="journal") == 0
+        await bench.add(1, 0, b"x" * 1000)
+        assert value(metrics, "octavo_bookie_bytes", state="journal") > 1000
+        assert value(metrics, "octavo_bookie_bytes", state="write_cache") > 1000
+        await bench.storage.checkpoint()
+        assert value(metrics, "octavo_bookie_bytes", state="journal") == 0
+        assert value(metrics, "octavo_bookie_bytes", state="write_cache") == 0
+        assert value(metrics, "octavo_bookie_flush_bytes_sum") > 1000
+        assert value(metrics, "octavo_bookie_flush_seconds_count") == 1
+        await bench.add(1, 1, b"y")
+        assert 0 < value(metrics, "octavo_bookie_bytes", state="journal") < 1000
+
+
+async def test_a_flush_that_failed_leaves_the_bytes_to_the_journal() -> None:
+    bench = Bench(replace(CONFIG, entry_log_bytes_max=10**6))
+    async with bench:
+        metrics = observed(bench)
+        await bench.add(1, 0, b"x" * 1000)
+        bench.disk.capacity = bench.disk.used
+        with pytest.raises(DiskFull):
+            await bench.storage.checkpoint()
+        before = value(metrics, "octavo_bookie_bytes", state="journal")
+        assert before > 1000
+        assert value(metrics, "octavo_bookie_bytes", state="flushing") > 1000
+        bench.disk.capacity = 2**40
+        await bench.add(1, 1, b"later")
+        await bench.storage.checkpoint()  # the checkpoint that had failed: later adds are not in it
+        assert 0 < value(metrics, "octavo_bookie_bytes", state="journal") < before
+        await bench.storage.checkpoint()
+        assert value(metrics, "octavo_bookie_bytes", state="journal") == 0
+
+
+def test_entry_logs_are_told_apart_after_a_round() -> None:
+    metrics, status = BookieMetrics(), CollectorStatus()
+    metrics.garbage(status)
+    assert (
+        metrics.registry.get_sample_value("octavo_bookie_bytes", {"state": "entry_logs_live"})
+        is None
+    )
+    status.begin(1)
+    status.planned(
+        [LogFacts(1, 1000, 300, False), LogFacts(2, 500, 500, True)],
+        [Decision(1, Action.REWRITE, ""), Decision(2, Action.KEEP, "")],
+    )
+    status.end(0.1)
+    assert value(metrics, "octavo_bookie_bytes", state="entry_logs_live") == 800
+    assert value(metrics, "octavo_bookie_bytes", state="entry_logs_dead") == 700
+
+
+def test_syncs_are_told_by_what_was_synced(tmp_path: Path) -> None:
+    disk, metrics = RealDisk(), BookieMetrics()
+    metrics.writing.observe_disk(disk)
+    for name in ("1.journal", "journal.spare", "1.log", "1.state", "journal.mark.new", "VERSION"):
+        file = disk.open(str(tmp_path / name), create=True)
+        file.datasync()
+        file.close()
+    counts = {
+        of: value(metrics, "octavo_bookie_sync_seconds_count", of=of)
+        for of in ("journal", "entry_log", "ledger_state", "mark", "other")
+    }
+    assert counts == {"journal": 2, "entry_log": 1, "ledger_state": 1, "mark": 1, "other": 1}
+
+
+# The message about short space names the folder, its free bytes and the threshold.
+ROOM = {"/journal": (900, 1000), "/ledgers": (7, 1000)}
+
+
+def test_the_folder_with_the_least_room_is_named_with_the_threshold() -> None:
+    said = disk_is_short(ROOM, 10, 20, write_failed=False)
+    assert said.startswith("disk full: /ledgers has 7 of 1,000 bytes free, fewer than")
+    assert "bookie.disk_free_bytes_min (10)" in said
+    assert "bookie.disk_free_bytes_resume (20) free" in said
+
+
+def test_a_write_that_found_no_room_is_told_apart() -> None:
+    said = disk_is_short(ROOM, 5, 6, write_failed=True)
+    assert "/ledgers has 7 of 1,000 bytes free, and a write found no room all the same" in said
+
+
+def test_free_space_is_told_anew_when_placement_should_know() -> None:
+    assert has_changed(500, 450, 1000), "a twentieth of all"
+    assert not has_changed(500, 451, 1000)
+    assert has_changed(500, 550, 1000), "also when it is more"
+    assert has_changed(20, 10, 1000), "half of the little that was left"
+    assert not has_changed(20, 11, 1000)
+    assert has_changed(10, 20, 1000), "twice as much"
+    assert not has_changed(0, 0, 1000)
+    assert not has_changed(0, 0, 0), "a folder that cannot be read"
+    assert not has_changed(100, 300, 1_000_000), "too little of all to matter"

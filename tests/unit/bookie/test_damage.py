@@ -1,8 +1,11 @@
-"""The registry of damage: reported once, bounded, completed, cleared with the damage."""
+"""Damage: its registry, the scrubber, and starts on damaged files."""
 
 from __future__ import annotations
 
+import asyncio
+import random
 import struct
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
 import msgpack
@@ -10,18 +13,42 @@ import pytest
 from crc32c import crc32c
 from structlog.testing import capture_logs
 
+from octavo.bookie.check.scrub import Scrubber
 from octavo.bookie.disk.damage import Damage, DamageKind, DamageRegistry
 from octavo.bookie.disk.files import DiskError
-from octavo.bookie.entrylog.format import file_name
+from octavo.bookie.entrylog.format import RECORD_BYTES, file_name, log_id_of
+from octavo.bookie.entrylog.log import EntryLogMissing
 from octavo.bookie.gc.status import ledger_sizes
-from octavo.bookie.journal.format import JournalDamaged, MetaOp, encode_meta
+from octavo.bookie.journal.format import (
+    JournalDamaged,
+    JournalVersionUnknown,
+    MetaOp,
+    encode_meta,
+    file_id_of,
+)
 from octavo.bookie.journal.reader import records_of
-from octavo.bookie.ledgers.limbo import LimboDamaged, decode_limbo
+from octavo.bookie.ledgers.limbo import (
+    LimboDamaged,
+    decode_limbo,
+    deepened,
+    read_limbo,
+    write_limbo,
+)
+from octavo.bookie.ledgers.state import LedgerStateDamaged
+from octavo.bookie.ledgers.state import file_id_of as state_id_of
 from octavo.bookie.startup.repair import restore_states
-from octavo.protocol.codes import BookieIOError, Code
-from tests.support.damaged_logs import fill
+from octavo.protocol.codes import BookieIOError, Code, NoSuchLedger, OctavoError, UnknownState
+from tests.support.damaged_logs import Placed, checked_run, cut, fill, flip
 from tests.support.memory_disk import MemoryDisk
-from tests.support.storage_support import CONFIG, KEY, Bench, abandon, entry_bytes, make_run
+from tests.support.storage_support import (
+    CONFIG,
+    KEY,
+    Bench,
+    abandon,
+    entry_bytes,
+    is_fenced,
+    make_run,
+)
 
 
 def test_a_finding_is_kept_and_told_once() -> None:
@@ -318,3 +345,529 @@ async def test_stepping_through_it_is_an_unknown_not_an_end() -> None:
         for ledger_id in range(3):
             states._all.pop(ledger_id)
         assert restore_states(logs, states, (first, 0)) == 2, f"of {first} and {third}"
+
+
+# A start refuses damaged files. Once the loss is accepted, good data is kept, the rest is unknown,
+BOUND = 100
+BIG = b"x" * 2000
+
+
+class Operator:
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.said: list[str] = []
+
+    async def accept(self, why: str) -> None:
+        folders = self.bench.config.ledger_directories
+        self.said.append(why)
+        record = deepened(read_limbo(self.bench.disk, folders), BOUND, why, 1, "77")
+        write_limbo(self.bench.disk, folders, record)
+
+
+async def start_again(bench: Bench, *, accept: bool) -> list[str]:
+    """Start on the disk's content; return the accepted losses."""
+    operator = Operator(bench)
+    bench.on_loss = operator.accept if accept else None
+    await bench.start()
+    return operator.said
+
+
+async def refused(bench: Bench, kind: type[OctavoError]) -> str:
+    with pytest.raises(kind) as error:
+        await start_again(bench, accept=False)
+    return str(error.value)
+
+
+async def crashed(bench: Bench) -> MemoryDisk:
+    """Lose power after every process has ended."""
+    after = bench.disk.after_crash(random.Random(1))
+    await abandon(bench.storage)
+    bench.disk = after
+    return after
+
+
+def names(disk: MemoryDisk, folder: str, number: Callable[[str], int | None]) -> list[str]:
+    return sorted(n for n in disk.list_directory(folder) if number(n) is not None)
+
+
+def spoil(disk: MemoryDisk, path: str, at: int, data: bytes = b"?!?!") -> None:
+    file = disk.open(path, write=True)
+    file.pwritev([data], at)
+    file.datasync()
+    file.close()
+
+
+async def held(bench: Bench, ledger_id: int) -> dict[int, object]:
+    """Return the bookie's answer for each of six entries."""
+    found: dict[int, object] = {}
+    for entry_id in range(6):
+        try:
+            found[entry_id] = await bench.storage.reads.read(ledger_id, entry_id)
+        except OctavoError as error:
+            found[entry_id] = type(error)
+    return found
+
+
+def block_of(disk: MemoryDisk, path: str, entry: bytes) -> int:
+    file = disk.open(path)
+    try:
+        return file.pread(file.size(), 0).index(entry)
+    finally:
+        file.close()
+
+
+async def test_a_journal_damaged_in_the_middle() -> None:
+    async with Bench() as bench:
+        for entry_id in range(5):
+            assert await bench.add(1, entry_id, b"e%d" % entry_id) is Code.OK
+        disk = await crashed(bench)
+        path = "/j/" + names(disk, "/j", file_id_of)[0]
+        spoil(disk, path, block_of(disk, path, entry_bytes(1, 2, b"e2")))
+        assert "--accept-loss" in await refused(bench, JournalDamaged)
+        said = await start_again(bench, accept=True)
+        assert len(said) == 1
+        assert path in said[0]
+        assert "damaged from byte" in said[0]
+        for _ in range(2):
+            expected: dict[int, object] = {n: entry_bytes(1, n, b"e%d" % n) for n in (0, 1, 3, 4)}
+            assert await held(bench, 1) == {**expected, 2: UnknownState, 5: UnknownState}
+            assert await bench.add(1, 5) is Code.UNKNOWN_STATE, "a fence may have been lost"
+            assert await bench.add(BOUND + 1, 0) is Code.OK
+            await bench.storage.close()
+            assert await start_again(bench, accept=False) == []
+        await bench.storage.close()
+        assert await start_again(bench, accept=True) == [], "nothing is lost a second time"
+
+
+async def test_the_lost_range_is_in_the_list_of_damage() -> None:
+    async with Bench() as bench:
+        for entry_id in range(3):
+            await bench.add(1, entry_id, b"e%d" % entry_id)
+        disk = await crashed(bench)
+        path = "/j/" + names(disk, "/j", file_id_of)[0]
+        spoil(disk, path, block_of(disk, path, entry_bytes(1, 1, b"e1")))
+        await start_again(bench, accept=True)
+        [damage] = bench.storage.damages.current()
+        assert (damage.kind, damage.path) == (DamageKind.JOURNAL, path)
+        assert damage.length > 0
+
+
+@pytest.mark.parametrize("which", [1, 2])
+async def test_a_missing_journal_file(which: int) -> None:
+    async with Bench(replace(CONFIG, journal_file_bytes_max=1400)) as b:
+        for entry_id in range(6):
+            await b.add(1, entry_id, b"x" * 600)
+        disk = await crashed(b)
+        files = names(disk, "/j", file_id_of)
+        assert len(files) > 3
+        disk.unlink(f"/j/{files[which]}")
+        await refused(b, JournalDamaged)
+        await start_again(b, accept=True)
+        found = await held(b, 1)
+        assert found[5] == entry_bytes(1, 5, b"x" * 600)
+        missing = [n for n, said in found.items() if said is UnknownState]
+        assert len(missing) in (1, 2, 3)
+        assert await b.add(1, 6) is Code.UNKNOWN_STATE
+
+
+async def test_the_whole_journal_folder_is_lost() -> None:
+    async with Bench() as bench:
+        await bench.add(1, 0, b"a")
+        await bench.storage.checkpoint()
+        await bench.add(1, 1, b"b")
+        disk = await crashed(bench)
+        for name in disk.list_directory("/j"):
+            disk.unlink(f"/j/{name}")
+        assert "is missing from /j" in await refused(bench, JournalDamaged)
+        assert len(await start_again(bench, accept=True)) == 1
+        for _ in range(2):
+            found = await held(bench, 1)
+            assert found[0] == entry_bytes(1, 0, b"a")
+            assert found[1] is UnknownState
+            assert await bench.add(BOUND + 1, 0) is Code.OK
+            await bench.storage.close()
+            await start_again(bench, accept=False)
+
+
+async def test_a_damaged_header_of_a_journal_file() -> None:
+    async with Bench() as bench:
+        await bench.add(1, 0, b"a")
+        disk = await crashed(bench)
+        path = "/j/" + names(disk, "/j", file_id_of)[0]
+        spoil(disk, path, 0)
+        await refused(bench, JournalDamaged)
+        await start_again(bench, accept=True)
+        assert (await held(bench, 1))[0] == entry_bytes(1, 0, b"a"), "its blocks are good"
+        with pytest.raises(UnknownState):
+            await bench.storage.reads.read(2, 0)
+
+
+async def test_a_newer_version_is_no_loss_to_accept(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Bench() as bench:
+        await bench.add(1, 0, b"a")
+        await crashed(bench)
+        monkeypatch.setattr("octavo.bookie.journal.format.VERSION", 9)
+        with pytest.raises(JournalVersionUnknown):
+            await start_again(bench, accept=True)
+        monkeypatch.undo()
+        await start_again(bench, accept=False)
+        assert (await held(bench, 1))[0] == entry_bytes(1, 0, b"a")
+
+
+@pytest.mark.parametrize("how", ["missing", "damaged"])
+async def test_the_ledger_state_is_lost(how: str) -> None:
+    async with Bench() as bench:
+        await bench.add(1, 0, b"a")
+        await bench.add(2, 0, b"b")
+        await bench.storage.control.fence(2, KEY)
+        await bench.storage.checkpoint()
+        disk = await crashed(bench)
+        path = "/l/" + names(disk, "/l", state_id_of)[-1]
+        if how == "missing":
+            disk.unlink(path)
+        else:
+            spoil(disk, path, 60)
+        assert "--accept-loss" in await refused(bench, LedgerStateDamaged)
+        assert len(await start_again(bench, accept=True)) == 1
+        for _ in range(2):
+            assert (await held(bench, 1))[0] == entry_bytes(1, 0, b"a")
+            assert (await held(bench, 2))[0] == entry_bytes(2, 0, b"b")
+            assert await bench.add(2, 1) is Code.UNKNOWN_STATE, "it was fenced"
+            assert await bench.add(2, 1, key=b"o" * 20, recovery=True) is Code.UNAUTHORIZED
+            with pytest.raises(UnknownState):
+                is_fenced(bench.storage, 2)
+            await bench.storage.close()
+            assert await start_again(bench, accept=False) == []
+
+
+async def test_states_behind_a_damaged_block_are_kept() -> None:
+    async with Bench() as bench:
+        for ledger_id in (1, 2, 3):
+            await bench.add(ledger_id, 0)
+            await bench.storage.control.fence(ledger_id, KEY)
+            await bench.storage.checkpoint()
+        disk = await crashed(bench)
+        path = "/l/" + names(disk, "/l", state_id_of)[-1]
+        # The first block belongs to the first checkpoint: damage the second checkpoint's.
+        file = disk.open(path)
+        data = file.pread(file.size(), 0)
+        file.close()
+        spoil(disk, path, data.index(b"LSTA", data.index(b"LSTA") + 4) + 40)
+        await start_again(bench, accept=True)
+        assert is_fenced(bench.storage, 1)
+        assert is_fenced(bench.storage, 3)
+        with pytest.raises(UnknownState):
+            is_fenced(bench.storage, 2)
+
+
+async def test_a_missing_entry_log() -> None:
+    async with Bench() as bench:
+        await bench.add(1, 0, BIG)
+        await bench.storage.checkpoint()
+        await bench.restart()
+        await bench.add(1, 1, BIG)
+        await bench.storage.checkpoint()
+        await bench.add(1, 2, BIG)
+        disk = await crashed(bench)
+        logs = sorted(
+            f"{folder}/{name}" for folder in ("/l", "/m") for name in names(disk, folder, log_id_of)
+        )
+        newest = max(logs, key=lambda path: path.rpartition("/")[2])
+        disk.unlink(newest)
+        assert "--accept-loss" in await refused(bench, EntryLogMissing)
+        assert len(await start_again(bench, accept=True)) == 1
+        for _ in range(3):
+            found = await held(bench, 1)
+            assert found[0] == entry_bytes(1, 0, BIG)
+            assert isinstance(found[1], type)
+            assert issubclass(found[1], UnknownState | BookieIOError)
+            assert found[2] == entry_bytes(1, 2, BIG), "it was in the journal"
+            assert await bench.add(BOUND + 1, 0, BIG) is Code.OK
+            await bench.storage.checkpoint()
+            await crashed(bench)
+            assert await start_again(bench, accept=False) == []
+            assert await bench.storage.reads.read(BOUND + 1, 0) == entry_bytes(BOUND + 1, 0, BIG)
+
+
+async def test_what_the_logs_hold_behind_the_mark_is_kept_when_the_journal_lost_it() -> None:
+    """An unfinished checkpoint has put entries into a log; then their journal is damaged."""
+    async with Bench() as bench:
+        await bench.add(1, 0, b"e0")
+        await bench.storage.checkpoint()
+        for entry_id in (1, 2, 3):
+            await bench.add(1, entry_id, b"e%d" % entry_id)
+
+        def no_mark(*_: object) -> None:
+            raise RuntimeError("the power goes before the mark is written")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("octavo.bookie.write.checkpoint.write_mark", no_mark)
+            with pytest.raises(RuntimeError):
+                await bench.storage.checkpoint()
+        disk = await crashed(bench)
+        path = "/j/" + names(disk, "/j", file_id_of)[-1]
+        spoil(disk, path, block_of(disk, path, entry_bytes(1, 2, b"e2")))
+        await start_again(bench, accept=True)
+        for _ in range(2):
+            found = await held(bench, 1)
+            assert {n: found[n] for n in range(4)} == {
+                n: entry_bytes(1, n, b"e%d" % n) for n in range(4)
+            }
+            await bench.storage.close()
+            await start_again(bench, accept=False)
+
+
+async def test_a_loss_is_found_again_until_limbo_is_durable() -> None:
+    """Writing the operator's limbo fails: nothing has moved, and the next start refuses."""
+    async with Bench() as bench:
+        for entry_id in range(3):
+            await bench.add(1, entry_id, b"e%d" % entry_id)
+        disk = await crashed(bench)
+        path = "/j/" + names(disk, "/j", file_id_of)[0]
+        spoil(disk, path, block_of(disk, path, entry_bytes(1, 1, b"e1")))
+
+        async def fails(_: str) -> None:
+            raise BookieIOError("the disk says no")
+
+        bench.on_loss = fails
+        with pytest.raises(BookieIOError):
+            await bench.start()
+        await refused(bench, JournalDamaged)
+        await start_again(bench, accept=True)
+        assert (await held(bench, 1))[1] is UnknownState
+
+
+async def test_accepting_changes_nothing_when_nothing_is_lost() -> None:
+    async with Bench() as bench:
+        await bench.add(1, 0, b"a")
+        await crashed(bench)
+        assert await start_again(bench, accept=True) == []
+        assert bench.storage.limbo.record is None
+        with pytest.raises(NoSuchLedger):
+            await bench.storage.reads.read(2, 0)
+
+
+# The scrubber names damage exactly, never good data, and goes slowly.
+KINDS = DamageKind
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    async with Bench(SMALL_LOGS) as made:
+        yield made
+
+
+async def scrubbed(bench: Bench) -> list[Damage]:
+    """Return the findings of a pass, without the time."""
+    scrubber = bench.storage.scrubber
+    assert scrubber is not None
+    await scrubber.one_pass()
+    return [found._replace(found_ms=0) for found in bench.storage.damages.current()]
+
+
+def lost(kind: DamageKind, at: Placed) -> Damage:
+    """Return the finding of a record that is damaged as a whole."""
+    record, location = at.record, at.location
+    span = (record.ledger_id, record.first_entry, record.last_entry)
+    return Damage(kind, at.path, location.offset, location.length, *span)
+
+
+async def test_what_is_good_is_never_reported(bench: Bench) -> None:
+    placed = await fill(bench)
+    await bench.send(make_run(9, 0, [b"of a foreign writer, of a digest that nobody knows"]))
+    await bench.storage.checkpoint()
+    await bench.send(checked_run(9, 1, [b"not flushed"]))
+    assert len({at.path for at in placed}) > 1
+    assert await scrubbed(bench) == []
+    scrubber = bench.storage.scrubber
+    assert scrubber is not None
+    assert scrubber.passes == 1
+    assert scrubber.bytes > sum(at.location.length for at in placed)
+
+
+@pytest.mark.parametrize("number", range(9))
+async def test_a_flipped_bit_in_a_body_is_a_run_checksum(bench: Bench, number: int) -> None:
+    at = (await fill(bench))[number]
+    flip(bench.disk, at.path, at.location.offset + RECORD_BYTES + 40)
+    assert await scrubbed(bench) == [lost(KINDS.EXTENT_CHECKSUM, at)]
+
+
+@pytest.mark.parametrize("number", range(9))
+@pytest.mark.parametrize("byte", [0, 5, 20, 26, 30, RECORD_BYTES - 1])
+async def test_a_flipped_bit_in_a_header_takes_this_record_and_no_other(
+    bench: Bench, number: int, byte: int
+) -> None:
+    at = (await fill(bench))[number]
+    flip(bench.disk, at.path, at.location.offset + byte)
+    assert await scrubbed(bench) == [lost(KINDS.RECORD_HEADER, at)]
+
+
+async def test_two_bad_headers_in_a_row_are_two_findings(bench: Bench) -> None:
+    placed = await fill(bench)
+    for at in placed[0:2]:
+        flip(bench.disk, at.path, at.location.offset)
+    assert await scrubbed(bench) == [lost(KINDS.RECORD_HEADER, at) for at in placed[0:2]]
+
+
+async def test_an_entry_that_came_damaged_is_named_alone(bench: Bench) -> None:
+    await bench.send(checked_run(1, 0, [b"abc"] * 5, bad=3))
+    await bench.storage.checkpoint()
+    frame = len(checked_run(1, 0, [b"abc"]).frames)
+    found = await scrubbed(bench)
+    path = found[0].path
+    offset = 24 + RECORD_BYTES + 3 * frame
+    assert found == [Damage(KINDS.ENTRY_DIGEST, path, offset, frame, 1, 3, 3)]
+
+
+async def test_a_file_header_is_named_and_the_rest_is_read(bench: Bench) -> None:
+    placed = await fill(bench)
+    flip(bench.disk, placed[0].path, 3)
+    flip(bench.disk, placed[0].path, placed[0].location.offset + RECORD_BYTES)
+    assert await scrubbed(bench) == [
+        Damage(KINDS.FILE_HEADER, placed[0].path, 0, 24),
+        lost(KINDS.EXTENT_CHECKSUM, placed[0]),
+    ]
+
+
+@pytest.mark.parametrize("from_end", [1, 10, 20, 25, 40])
+async def test_a_damaged_map_loses_no_entry(bench: Bench, from_end: int) -> None:
+    placed = await fill(bench)
+    path = placed[0].path
+    size = bench.disk.names[path].size
+    end = max(at.location.offset + at.location.length for at in placed if at.path == path)
+    assert size > end + 40
+    flip(bench.disk, path, size - from_end)
+    assert await scrubbed(bench) == [Damage(KINDS.LEDGERS_MAP, path, end, size - end)]
+    flip(bench.disk, path, size - from_end)
+    assert await scrubbed(bench) == []
+
+
+async def test_a_log_cut_within_a_record(bench: Bench) -> None:
+    placed = await fill(bench)
+    for at in placed[:1]:
+        cut(bench.disk, at.path, at.location.offset + RECORD_BYTES + 10)
+    found = await scrubbed(bench)
+    assert found[0] == lost(KINDS.TRUNCATED, placed[0])
+
+
+async def test_the_current_log_cut_before_the_mark(bench: Bench) -> None:
+    placed = await fill(bench, rounds=1, ledgers=1)
+    cut(bench.disk, placed[-1].path, placed[-1].location.offset + 10)
+    assert await scrubbed(bench) == [lost(KINDS.TRUNCATED, placed[-1])]
+
+
+async def test_a_missing_log_names_what_it_held(bench: Bench) -> None:
+    placed = await fill(bench)
+    path = placed[0].path
+    del bench.disk.names[path]
+    found = await scrubbed(bench)
+    held = {at.record.ledger_id: at.record for at in placed if at.path == path}
+    assert {(d.kind, d.path) for d in found} == {(KINDS.MISSING_FILE, path)}
+    assert {(d.ledger_id, d.first, d.last) for d in found} == {
+        (r.ledger_id, r.first_entry, r.last_entry) for r in held.values()
+    }
+
+
+def failing(path: str, start: int, end: int, times: int) -> Callable[[int, int], bool]:
+    left = [times]
+
+    def fails(length: int, offset: int) -> bool:
+        hit = offset < end and offset + length > start and left[0] > 0
+        left[0] -= hit
+        return hit
+
+    return fails
+
+
+@pytest.mark.parametrize(("times", "found"), [(1, False), (99, True)])
+async def test_a_refused_read_is_repeated_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, times: int, found: bool
+) -> None:
+    placed = await fill(bench)
+    at = placed[1]
+    body = at.location.offset + RECORD_BYTES
+    fails = failing(at.path, body, body + 1, times)
+    real = bench.disk.open(at.path)
+    pread = type(real).pread
+
+    def troubled(self: object, length: int, offset: int) -> bytes:
+        if self.path == at.path and fails(length, offset):  # type: ignore[attr-defined]
+            raise DiskError(f"pread {at.path}: input/output error")
+        return pread(self, length, offset)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(type(real), "pread", troubled)
+    assert await scrubbed(bench) == ([lost(KINDS.UNREADABLE, at)] if found else [])
+
+
+async def test_damage_where_nothing_lives_names_no_ledger(bench: Bench) -> None:
+    placed = await fill(bench, rounds=1, ledgers=2)
+    await bench.storage.delete_ledger(1)
+    await bench.storage.checkpoint()
+    for at in placed[:2]:
+        flip(bench.disk, at.path, at.location.offset + RECORD_BYTES)
+    dead = lost(KINDS.EXTENT_CHECKSUM, placed[0])._replace(ledger_id=None, first=None, last=None)
+    assert await scrubbed(bench) == [dead, lost(KINDS.EXTENT_CHECKSUM, placed[1])]
+
+
+async def test_only_entries_that_the_index_finds_there_are_named(bench: Bench) -> None:
+    await bench.send(checked_run(1, 0, [b"old"] * 6))
+    await bench.storage.checkpoint()
+    await bench.overwrite(checked_run(1, 0, [b"new"] * 2))
+    await bench.storage.checkpoint()
+    at = (await fill(bench, ledgers=0))[0]
+    flip(bench.disk, at.path, at.location.offset + RECORD_BYTES)
+    assert await scrubbed(bench) == [lost(KINDS.EXTENT_CHECKSUM, at)._replace(first=2)]
+
+
+async def test_what_is_good_again_is_cleared_and_the_rest_stays(bench: Bench) -> None:
+    placed = await fill(bench)
+    hurt = [placed[0], placed[4], placed[8]]
+    for at in hurt:
+        flip(bench.disk, at.path, at.location.offset + RECORD_BYTES)
+    assert len(await scrubbed(bench)) == 3
+    flip(bench.disk, placed[4].path, placed[4].location.offset + RECORD_BYTES)
+    assert await scrubbed(bench) == [
+        lost(KINDS.EXTENT_CHECKSUM, placed[0]),
+        lost(KINDS.EXTENT_CHECKSUM, placed[8]),
+    ]
+
+
+async def test_a_read_and_the_scrubber_report_the_same_finding_once(bench: Bench) -> None:
+    placed = await fill(bench)
+    at = placed[4]
+    flip(bench.disk, at.path, at.location.offset + RECORD_BYTES)
+    for _ in range(2):
+        with pytest.raises(Exception, match="checksum"):
+            await bench.storage.reads.read(at.record.ledger_id, at.record.first_entry)
+    assert len(bench.storage.damages.current()) == 1
+    assert await scrubbed(bench) == [lost(KINDS.EXTENT_CHECKSUM, at)]
+
+
+async def test_it_keeps_to_its_rate(bench: Bench) -> None:
+    await fill(bench)
+    scrubber = bench.storage.scrubber
+    assert scrubber is not None
+    scrubber._bytes_per_s = 20_000
+    loop = asyncio.get_running_loop()
+    before = loop.time()
+    await scrubber.one_pass()
+    assert loop.time() - before >= scrubber.bytes / 20_000 * 0.9
+
+
+async def test_a_pass_on_request_and_the_end_of_the_task(bench: Bench) -> None:
+    await fill(bench)
+    scrubber = bench.storage.scrubber
+    assert isinstance(scrubber, Scrubber)
+    scrubber._interval_s = 0.0
+    task = asyncio.create_task(scrubber.run())
+    await asyncio.sleep(0.05)
+    assert scrubber.passes == 0
+    assert scrubber.last_pass_age_s == -1
+    scrubber.start_pass()
+    async with asyncio.timeout(5):
+        while not scrubber.passes:  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+    assert scrubber.last_pass_age_s >= 0
+    assert scrubber.status()["passes"] == 1
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

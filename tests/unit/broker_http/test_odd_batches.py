@@ -31,7 +31,7 @@ from tests.support.damaged_batches import (
     whole,
 )
 from tests.support.memory_cluster import Running
-from tests.unit.protocol.test_odd_records import KINDS, odd_batch
+from tests.unit.protocol.test_records import KINDS, odd_batch
 
 ONE = "/v1/topics/public/one"
 NOW_MS = 1_764_000_000_000

@@ -1,17 +1,27 @@
-"""Which entries a bookie is to hold, against the definition; which bookie adopts a fragment."""
+"""Copies: which entries a bookie is to hold, how they are made, when a bookie counts as lost."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import random
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from octavo.ledger.errors import BookieUnavailable, ReadFailed
+from octavo.ledger.options import LedgerOptions
 from octavo.ledger.quorum import Quorum
 from octavo.ledger.rereplication.copies import adopters, missing, moved, stretches, tail_of
-from octavo.metadata.bookies import BookieInfo
+from octavo.ledger.rereplication.copying import Copying
+from octavo.ledger.rereplication.keeper import CopyKeeper, KeeperOptions
+from octavo.metadata.bookies import INCARNATION, BookieInfo
 from octavo.metadata.ledgers import Fragment, LedgerMetadata, LedgerState
+from octavo.protocol.codes import Code, DigestMismatch, OctavoError, ReadOnly
+from octavo.protocol.entry import digest_for, pack_entry
+from tests.support.ledger_world import new_ledger
 
 OPEN = LedgerMetadata(
     ledger_id=7,
@@ -127,3 +137,238 @@ def test_a_fragment_that_is_not_as_it_was_is_left_alone() -> None:
     ledger = closed_at(20)
     assert moved(ledger, Fragment(0, ("x", "b", "c")), 1, "e") is None
     assert moved(ledger, ledger.fragments[0], 1, "a") is None, "it has a copy already"
+
+
+# Copying from one bookie to another: all valid entries, and no invented ones.
+TO = "c"
+METADATA = new_ledger()
+DIGEST = digest_for(METADATA.digest_type, METADATA.password)
+
+
+def entry(entry_id: int) -> bytes:
+    return pack_entry(DIGEST, METADATA.ledger_id, entry_id, entry_id - 1, 9, b"%d" % entry_id)
+
+
+def damaged(entry_id: int) -> bytes:
+    return entry(entry_id)[:-1] + b"?"
+
+
+class Connection:
+    """A connection to one bookie: its entries, and what it took."""
+
+    def __init__(self, held: dict[int, bytes]) -> None:
+        self.held = held
+        self.took: list[bytes] = []
+        self.refuses = 0
+        self.refuses_with = Code.TOO_MANY_REQUESTS
+        """The answer to this many adds at first."""
+        self.error: OctavoError | None = None
+        self.asked: list[tuple[int, int]] = []
+
+    def batch_read(self, _: int, first: int, count: int, __: int, done: Any) -> None:
+        self.asked.append((first, count))
+        if self.error is not None:
+            done(self.error, [])
+            return
+        found: list[bytes] = []
+        while first in self.held and len(found) < count:
+            found.append(self.held[first])
+            first += 1
+        done(None, found)
+
+    def attach(self, _: int, sink: Any) -> None:
+        self.sink = sink
+
+    def detach(self, _: int, sink: Any) -> None:
+        assert sink is self.sink
+
+    def send_adds(self, parts: list[bytes], size: int) -> None:
+        assert size == sum(map(len, parts))
+        for data in parts[1::2]:
+            entry_id = int.from_bytes(data[8:16], "big")
+            if self.refuses:
+                self.refuses -= 1
+                answer: tuple[Any, ...] = (
+                    self.sink.add_refused,
+                    TO,
+                    self.refuses_with,
+                    entry_id,
+                    entry_id,
+                )
+            else:
+                self.took.append(data)
+                answer = (self.sink.added, TO, entry_id, entry_id)
+            asyncio.get_running_loop().call_soon(answer[0], *answer[1:])
+
+
+def copying_between(**held: dict[int, bytes]) -> tuple[Copying, dict[str, Connection]]:
+    """Copy to `TO` from the other named bookies."""
+    connections = {name: Connection(held.get(name, {})) for name in "abc"}
+
+    async def connected() -> Connection:
+        return connections[TO]
+
+    client: Any = SimpleNamespace(
+        options=LedgerOptions(),
+        bookies=SimpleNamespace(
+            available=[*"abc"], get=lambda *_: SimpleNamespace(connected=connected)
+        ),
+        with_connection=lambda name, send, _: send(connections[name]),
+    )
+    return Copying(client, METADATA, TO), connections
+
+
+async def test_a_copy_that_does_not_hold_is_taken_from_another() -> None:
+    """Later entries of the same answer are asked for again: only a good beginning counts."""
+    good = {n: entry(n) for n in range(5)}
+    copying, there = copying_between(a={**good, 2: damaged(2)}, b=good)
+    await copying.copy(METADATA.fragments[0], (0, 4), 0.0)
+    assert there[TO].took == [*good.values()]
+    assert (copying.entries, copying.bytes) == (5, sum(map(len, good.values())))
+
+
+async def test_what_nobody_holds_soundly_ends_it() -> None:
+    good = {n: entry(n) for n in range(3)}
+    bad = {**good, 1: damaged(1)}
+    copying, there = copying_between(a=bad, b=bad)
+    with pytest.raises(ReadFailed):
+        await copying.copy(METADATA.fragments[0], (0, 2), 0.0)
+    assert there[TO].took == [entry(0)]
+
+
+async def test_what_was_refused_is_sent_again_and_nothing_else() -> None:
+    good = {n: entry(n) for n in range(4)}
+    copying, there = copying_between(a=good, b=good)
+    there[TO].refuses = 2
+    await copying.copy(METADATA.fragments[0], (0, 3), 0.0)
+    assert sorted(there[TO].took) == [*good.values()]
+
+
+async def test_a_copy_that_was_not_stored_is_none() -> None:
+    good = {n: entry(n) for n in range(4)}
+    copying, there = copying_between(a=good, b=good)
+    there[TO].refuses, there[TO].refuses_with = 1, Code.READ_ONLY
+    with pytest.raises(ReadOnly):
+        await copying.copy(METADATA.fragments[0], (0, 3), 0.0)
+    assert (copying.entries, copying.bytes) == (0, 0)
+
+
+async def test_what_it_serves_soundly_itself_is_told_in_whole_stretches() -> None:
+    held = {n: entry(n) for n in range(9)}
+    copying, _ = copying_between(c={**held, 3: damaged(3), 4: damaged(4), 7: damaged(7)})
+    assert await copying.sound((0, 9)) == [(0, 2), (5, 6), (8, 8)]
+
+
+async def test_a_bookie_that_does_not_answer_is_not_without_its_copies() -> None:
+    copying, there = copying_between()
+    there[TO].error = BookieUnavailable(TO, "down")
+    with pytest.raises(BookieUnavailable):
+        await copying.sound((0, 9))
+    there[TO].error = DigestMismatch("bad")
+    assert await copying.sound((0, 2)) == []
+
+
+# When a bookie counts as lost, and an open ledger as abandoned: a bookie that came back was
+ME, MEMBERS = "d", ("a", "b", "c")
+LOST_S, OPEN_S = 3.0, 5.0
+
+
+class World:
+    """Bookies that come and go, one open ledger, and the keeper of a bookie outside that ledger."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.there = {ME, *MEMBERS}
+        self.recovered = 0
+        self.ledger = LedgerMetadata(
+            ledger_id=1,
+            ensemble_size=3,
+            write_quorum=3,
+            ack_quorum=2,
+            fragments=(Fragment(0, MEMBERS),),
+        )
+        own: Any = SimpleNamespace(bookie_id=ME, is_unsure=lambda _: False)
+        options = KeeperOptions(lost_bookie_s=LOST_S, open_ledger_s=OPEN_S)
+        self.client: Any = SimpleNamespace(bookies=SimpleNamespace(), recover=self.recover)
+        self.publish()
+        client: Any = self.client
+        self.keeper = CopyKeeper(client, own, options)
+        loop: Any = SimpleNamespace(time=lambda: self.now)
+        self.keeper._loop = loop
+        self.keeper._bookies_changed()
+
+    def publish(self) -> None:
+        self.client.bookies.available = {
+            name: BookieInfo(name, name, 1, properties={INCARNATION: "i"})
+            for name in sorted(self.there)
+        }
+
+    async def recover(self, _: int, *, password: bytes) -> LedgerMetadata:
+        self.recovered += 1
+        return self.ledger
+
+    def change(self, name: str) -> None:
+        self.there ^= {name}
+        self.publish()
+        self.keeper._bookies_changed()
+
+    async def look(self) -> bool:
+        """Return whether the ledger was recovered."""
+        before = self.recovered
+        self.keeper._note_absent(MEMBERS)
+        await self.keeper._close_if_abandoned(self.ledger)
+        return self.recovered > before
+
+
+@pytest.mark.parametrize(
+    ("fragments", "patience_s"),
+    [
+        ((Fragment(0, (ME, "b", "c")),), 10 * OPEN_S),
+        ((Fragment(0, (ME, "b", "c")), Fragment(9, MEMBERS)), 10 * OPEN_S),
+        ((Fragment(0, MEMBERS),), None),
+    ],
+)
+async def test_an_open_ledger_that_keeps_this_bookie_in_limbo_is_closed(
+    world: World, fragments: tuple[Fragment, ...], patience_s: float | None
+) -> None:
+    """Named by an older fragment, the bookie waited hours for a roll-over; named by the
+    newest, the ledger was taken from a living writer."""
+    world.ledger = replace(world.ledger, fragments=fragments)
+    own: Any = SimpleNamespace(bookie_id=ME, is_unsure=lambda _: True)
+    world.keeper._own = own
+    assert not await world.look()
+    world.now += (patience_s or 100 * OPEN_S) - 0.1
+    assert not await world.look()
+    world.now += 0.1
+    assert await world.look() == (patience_s is not None)
+
+
+@pytest.fixture
+async def world() -> World:
+    return World()
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_patience_is_counted_from_the_last_time(seed: int, world: World) -> None:
+    rng = random.Random(seed)
+    gone_since: dict[str, float] = {}
+    waited_since: float | None = None
+    for _ in range(80):
+        action = rng.choice(("change", "look", "look", "wait"))
+        if action == "wait":
+            world.now += rng.choice((0.5, 1.0, 2.0, 4.0))
+        elif action == "change":
+            name = rng.choice(MEMBERS)
+            if name in gone_since:
+                del gone_since[name]
+            elif not gone_since:
+                gone_since[name] = world.now
+            else:
+                continue
+            world.change(name)
+        else:
+            lost = {name for name, since in gone_since.items() if world.now - since >= LOST_S}
+            waited_since = (waited_since or world.now) if lost else None
+            abandoned = waited_since is not None and world.now - waited_since >= OPEN_S
+            assert await world.look() == abandoned
+            assert world.keeper._lost() == lost

@@ -1,10 +1,11 @@
-"""A reader's conclusions from some bookies' answers: never more than they said."""
+"""Reads from several bookies: conclusions, patience, digests."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import random
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -14,12 +15,15 @@ import pytest
 from octavo.ledger.errors import BookieUnavailable, ReadFailed
 from octavo.ledger.options import LedgerOptions
 from octavo.ledger.quorum import quorum_of
+from octavo.ledger.read.entry_verifier import verifier_for
 from octavo.ledger.read.reader import LedgerReader
-from octavo.ledger.read.speculative_read import AllFailed
+from octavo.ledger.read.speculative_read import AllFailed, Answer, SpeculativeRead
 from octavo.metadata.ledgers import LedgerState
-from octavo.protocol.codes import NoSuchEntry, NoSuchLedger, OctavoError
-from octavo.protocol.entry import digest_for, pack_entry
+from octavo.protocol.codes import DigestMismatch, NoSuchEntry, NoSuchLedger, OctavoError
+from octavo.protocol.entry import DigestType, digest_for, pack_entry, unpack_entry
 from octavo.protocol.extension import Op
+from tests.sim.loop import SimLoop
+from tests.sim.trace import Trace
 from tests.support.ledger_world import new_ledger
 
 DENIALS: tuple[OctavoError, ...] = (NoSuchEntry("none"), NoSuchLedger("none"))
@@ -102,3 +106,119 @@ async def test_an_entry_is_absent_only_when_the_whole_write_set_says_so(
     verdict = reader._verdict(3, failed)
     expected = ReadFailed if SILENCE in said else NoSuchEntry
     assert type(verdict) is expected
+
+
+# Replicas are asked one after another: at once after a failure, in parallel to a slow one.
+PATIENCE_S = 2.0
+
+
+class Replicas:
+    """Each answers when the story says so."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.answers: dict[str, Answer[str]] = {}
+
+    def ask(self, replica: str, answer: Answer[str]) -> None:
+        self.asked.append(replica)
+        self.answers[replica] = answer
+
+    def fails(self, replica: str) -> None:
+        self.answers[replica](BookieUnavailable(replica, "down"), None)
+
+    def gives(self, replica: str) -> None:
+        self.answers[replica](None, f"of {replica}")
+
+    async def race(self, names: str) -> asyncio.Task[tuple[str, str]]:
+        race = asyncio.create_task(SpeculativeRead([*names], self.ask, PATIENCE_S).run())
+        await asyncio.sleep(0.0)
+        return race
+
+
+def told(story: Callable[[Replicas], Awaitable[None]]) -> None:
+    """Check that no callback of the loop raised."""
+    loop = SimLoop(1, trace=Trace())
+    try:
+        loop.run_until_complete(story(Replicas()))
+        assert loop.errors == []
+    finally:
+        loop.close()
+
+
+def test_behind_the_last_nobody_is_asked_when_patience_ends() -> None:
+    """The patience belonged to the failed replica, and ended with it."""
+
+    async def story(replicas: Replicas) -> None:
+        race = await replicas.race("ab")
+        replicas.fails("a")
+        assert replicas.asked == ["a", "b"]
+        await asyncio.sleep(3 * PATIENCE_S)
+        replicas.gives("b")
+        assert await race == ("b", "of b")
+
+    told(story)
+
+
+def test_who_was_handed_the_question_has_a_patience_of_its_own() -> None:
+    async def story(replicas: Replicas) -> None:
+        race = await replicas.race("abc")
+        await asyncio.sleep(PATIENCE_S / 2)
+        replicas.fails("a")
+        await asyncio.sleep(0.9 * PATIENCE_S)
+        assert replicas.asked == ["a", "b"]
+        await asyncio.sleep(0.2 * PATIENCE_S)
+        assert replicas.asked == ["a", "b", "c"]
+        replicas.gives("b")
+        assert await race == ("b", "of b")
+
+    told(story)
+
+
+def test_a_slow_one_gets_company_and_may_still_win() -> None:
+    async def story(replicas: Replicas) -> None:
+        race = await replicas.race("abc")
+        await asyncio.sleep(5 * PATIENCE_S)
+        assert replicas.asked == ["a", "b", "c"]
+        replicas.fails("b")
+        replicas.gives("a")
+        replicas.gives("c")
+        assert await race == ("a", "of a")
+
+    told(story)
+
+
+def test_it_has_failed_when_all_have() -> None:
+    async def story(replicas: Replicas) -> None:
+        race = await replicas.race("ab")
+        await asyncio.sleep(2 * PATIENCE_S)
+        replicas.fails("b")
+        await asyncio.sleep(PATIENCE_S)
+        assert not race.done()
+        replicas.fails("a")
+        with pytest.raises(AllFailed) as failed:
+            await race
+        assert set(failed.value.answers) == {"a", "b"}
+
+    told(story)
+
+
+# The fast way to open an entry returns and refuses the same as the general one.
+@pytest.mark.parametrize("digest_type", list(DigestType))
+@pytest.mark.parametrize("payload", [b"", b"x", b"y" * 1000])
+def test_same_as_the_general_way(digest_type: DigestType, payload: bytes) -> None:
+    metadata = replace(new_ledger(), digest_type=digest_type, password=b"pw")
+    digest = digest_for(digest_type, b"pw")
+    data = pack_entry(digest, 7, 3, 2, 999, payload)
+    opened = verifier_for(metadata)
+    assert opened(3, data) == unpack_entry(digest, 7, 3, data)
+    assert opened(-1, data) == opened(3, data), "the last-entry read takes any"
+    assert type(opened(3, data).payload) is bytes
+    bad = [data[:20], pack_entry(digest, 8, 3, 2, 999, payload)]
+    if digest_type is not DigestType.DUMMY:
+        bad += [data[:i] + bytes([data[i] ^ 1]) + data[i + 1 :] for i in range(len(data[:60]))]
+        bad.append(data + b"more")
+    for wrong in bad:
+        with pytest.raises(DigestMismatch):
+            opened(3, wrong)
+    with pytest.raises(DigestMismatch):
+        opened(4, data)

@@ -1,14 +1,19 @@
-"""Values from an answer to `receive`, byte for byte; and where a client can be used."""
+"""The client's values, names and token."""
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import base64
+import dataclasses
+import inspect
 import json
 import random
 import subprocess
 import sys
+import typing
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -16,15 +21,21 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+import octavo
 from octavo.broker.http.api.payloads import decode_message, encode, message_out, record_of
 from octavo.broker.types import MessageId
 from octavo.cli.consume import _Printer
 from octavo.cli.publish import _Reading
+from octavo.client import errors, types
 from octavo.client.client import AsyncClient
 from octavo.client.encoding import BatchEncoding, Identity, NdjsonEncoding
 from octavo.client.errors import InvalidCall, MessageTooLong
+from octavo.client.producer import ProducerOptions
+from octavo.client.settings import ProducerSettings
 from octavo.client.sync import Client
+from octavo.client.trust import proof_of
 from octavo.client.types import Delivery, Message, TopicName, decode_deliveries, to_bytes
+from octavo.credentials import TOKEN, TOKEN_FILE, TokenUnusable, bearer
 from octavo.protocol.json_message import show_value
 from octavo.protocol.limits import (
     JSON_HEADERS_MAX,
@@ -513,3 +524,108 @@ async def test_a_body_is_a_message_as_it_is(one: Running) -> None:
         assert (await one.api.post(BYTES_ONE + "/messages", body, "text/plain")).status == 200
     found = (await one.api.get(BYTES_ONE + "/messages")).json()["messages"]
     assert [by_rule(message) for message in found] == bodies
+
+
+# The names of `from octavo import …`: the clients, what they return, and all that they raise.
+CLIENT = Path(inspect.getfile(types)).parent
+
+
+@pytest.mark.parametrize("name", octavo.__all__)
+def test_each_name_is_there(name: str) -> None:
+    found = getattr(octavo, name)
+    assert name in dir(octavo)
+    if name != "__version__":
+        assert found.__name__ == name
+
+
+def test_what_the_client_raises_and_returns_is_among_them() -> None:
+    raised = {name for name, one in vars(errors).items() if inspect.isclass(one)}
+    raised = {name for name in raised if getattr(errors, name).__module__ == errors.__name__}
+    assert len(raised) > 10
+    assert raised <= set(octavo.__all__)
+    assert octavo.Delivery is types.Delivery
+    assert octavo.Message is types.Message
+    assert issubclass(octavo.Delivery, octavo.Message)
+    assert issubclass(octavo.TopicReplaced, octavo.ClientError)
+
+
+def test_no_other_name_is() -> None:
+    with pytest.raises(AttributeError, match="'octavo' has no attribute 'Publisher'"):
+        octavo.Publisher  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_a_bookie_does_not_pay_for_the_http_client() -> None:
+    look = "import sys, octavo; sys.exit('aiohttp' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", look], timeout=60, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("path", sorted(CLIENT.glob("*.py")), ids=lambda path: path.stem)
+def test_no_call_takes_just_any_options(path: Path) -> None:
+    """A type checker sees a misspelt option."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.args.kwarg:
+            assert node.args.kwarg.annotation is not None
+            assert "Unpack[" in ast.unparse(node.args.kwarg.annotation), node.name
+
+
+def test_a_producers_settings_are_its_options() -> None:
+    options = typing.get_type_hints(ProducerOptions)
+    of_their_own = {"producer_id", "encoding"}  # calls have these as keywords, in other forms
+    assert typing.get_type_hints(ProducerSettings) == {
+        name: kind for name, kind in options.items() if name not in of_their_own
+    }
+    assert {field.name for field in dataclasses.fields(ProducerOptions)} == set(options)
+
+
+def test_both_clients_take_the_same() -> None:
+    for name, call in inspect.getmembers(Client, inspect.isfunction):
+        if not name.startswith("_"):
+            ours = list(inspect.signature(call).parameters.values())
+            theirs = inspect.signature(getattr(AsyncClient, name)).parameters.values()
+            assert ours == list(theirs), name
+
+
+# The client's token: an argument, the environment, a file; an invalid one is not sent.
+@pytest.fixture
+def no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (TOKEN, TOKEN_FILE):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.usefixtures("no_token")
+def test_without_a_token_nothing_is_shown() -> None:
+    assert proof_of(None) == bearer() == {}
+    assert proof_of("") == {}
+
+
+@pytest.mark.usefixtures("no_token")
+def test_what_is_given_counts_before_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "token"
+    path.write_text("of-the-file\n")
+    monkeypatch.setenv(TOKEN_FILE, str(path))
+    assert proof_of(None) == {"Authorization": "Bearer of-the-file"}
+    path.write_text("another\n")
+    assert bearer() == {"Authorization": "Bearer another"}, "read each time"
+    monkeypatch.setenv(TOKEN, "of-the-environment")
+    assert proof_of(None) == {"Authorization": "Bearer of-the-environment"}
+    assert proof_of("mine") == {"Authorization": "Bearer mine"}
+    assert proof_of("") == {}
+
+
+@pytest.mark.usefixtures("no_token")
+@pytest.mark.parametrize("token", ["two words", "line\nbreak", "Bearer abc", "tökén", "a\x00b"])
+def test_what_is_no_token_is_refused_and_not_told(token: str) -> None:
+    with pytest.raises(InvalidCall) as refused:
+        Client("http://127.0.0.1:1", token=token)
+    assert token not in str(refused.value)
+
+
+@pytest.mark.usefixtures("no_token")
+def test_a_file_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(TOKEN_FILE, str(tmp_path / "gone"))
+    with pytest.raises(TokenUnusable, match="gone"):
+        bearer()
+    with pytest.raises(InvalidCall, match="gone"):
+        Client("http://127.0.0.1:1")

@@ -1,18 +1,38 @@
-"""The simulated loop keeps asyncio's promises, and its own: virtual time, seeds, processes."""
+"""The simulated loop keeps asyncio's promises and its own, and the real world is out of reach."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import importlib
+import os
+import random
+import secrets
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+import warnings
+from collections import Counter as Counts
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry, Counter
 
+from tests.sim.__main__ import run_chunk
+from tests.sim.digest import ALL, digests
+from tests.sim.guard import RealWorldTouched, forbid_real_world
 from tests.sim.loop import SimLoop, SimStuck
 from tests.sim.network import SimNetwork
 from tests.sim.process import Process, ProcessCrashed, current_process
+from tests.sim.run import SeedResult
 from tests.sim.trace import Trace
 
 
@@ -416,3 +436,185 @@ def test_a_call_that_goes_wrong_counts_although_the_caller_has_gone() -> None:
     loop.run_until(caller.spawn(asks(), "asks"), virtual_s_max=5)
     loop.run_until(lambda: loop.now > 1 or loop.errors, virtual_s_max=5)
     assert "KeyError" in loop.errors[0]
+
+
+# The real world is out of reach while a seed runs, and within reach afterwards.
+TOUCHES: dict[str, Callable[[], Any]] = {
+    "time": lambda: time.time(),
+    "monotonic": lambda: time.monotonic(),
+    "perf_counter": lambda: time.perf_counter(),
+    "time_ns": lambda: time.time_ns(),
+    "sleep": lambda: time.sleep(0),
+    "random": lambda: random.random(),
+    "choice": lambda: random.choice([1]),
+    "shuffle": lambda: random.shuffle([1, 2]),
+    "unseeded": lambda: random.Random(),
+    "system": lambda: random.SystemRandom().random(),
+    "system choice": lambda: random.SystemRandom().choice([1, 2, 3]),
+    "urandom": lambda: os.urandom(1),
+    "uuid4": lambda: uuid.uuid4(),
+    "secrets": lambda: secrets.token_hex(2),
+    "thread": lambda: threading.Thread(target=print).start(),
+    "pool": lambda: ThreadPoolExecutor(1).submit(int),
+    "socket": lambda: socket.socket(),
+    "connect": lambda: socket.create_connection(("127.0.0.1", 1)),
+    "open": lambda: open("/dev/null"),  # noqa: SIM115
+    "os.open": lambda: os.open("/dev/null", os.O_RDONLY),
+    "path": lambda: Path("/dev/null").read_bytes(),
+    "loop": lambda: asyncio.new_event_loop(),
+    "process": lambda: subprocess.run(["true"], check=False),
+}
+
+
+@pytest.mark.parametrize("name", TOUCHES)
+def test_a_touch_raises_and_names_the_place(name: str) -> None:
+    with pytest.raises(RealWorldTouched, match=r"test_loop|\.py:\d+"), forbid_real_world():
+        TOUCHES[name]()
+
+
+def test_a_swallowed_touch_is_told_in_the_end() -> None:
+    def swallow() -> None:
+        try:
+            time.time()
+        except BaseException:
+            pass
+
+    with pytest.raises(RealWorldTouched, match=r"time\.time called by .*swallow"):  # noqa: SIM117
+        with forbid_real_world():
+            swallow()
+
+
+def test_everything_works_again_afterwards_also_when_nested() -> None:
+    with forbid_real_world(), forbid_real_world():
+        random.Random(1).random()
+    assert time.time() > 0
+    assert 0 <= random.random() < 1
+    assert open("/dev/null").close() is None
+    assert random.Random().random() != random.Random().random()
+    with socket.socket():
+        pass
+
+
+def test_other_errors_pass() -> None:
+    with pytest.raises(ValueError, match="mine"), forbid_real_world():
+        raise ValueError("mine")
+    time.time()
+
+
+def test_imports_metrics_and_other_threads_are_let_alone(tmp_path: Path) -> None:
+    (tmp_path / "freshly_imported.py").write_text("answer = 42\n")
+    sys.path.insert(0, str(tmp_path))
+    go, seen = threading.Event(), []
+
+    def other() -> None:
+        go.wait(10)
+        seen.append(time.monotonic())
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    try:
+        with forbid_real_world():
+            assert importlib.import_module("freshly_imported").answer == 42
+            counter = Counter("guarded", "A metric", ["kind"], registry=CollectorRegistry())
+            counter.labels("one").inc()
+            go.set()
+            thread.join(10)
+    finally:
+        sys.path.remove(str(tmp_path))
+    assert len(seen) == 1
+
+
+def test_entering_is_cheap() -> None:
+    best = 1.0
+    for _ in range(50):
+        started = time.perf_counter()
+        with forbid_real_world():
+            pass
+        best = min(best, time.perf_counter() - started)
+    assert best < 0.000_3
+
+
+# The simulator, not the garbage collector, closes a killed process's unfinished coroutines.
+closed: list[str] = []
+
+
+async def _close(name: str) -> None:
+    closed.append(name)
+
+
+async def _life() -> None:
+    try:
+        await asyncio.Event().wait()
+    finally:
+        await asyncio.gather(*[_close(name) for name in "abc"])
+
+
+async def _longer_life() -> None:
+    try:
+        await _life()
+    finally:
+        async with asyncio.timeout(1), asyncio.TaskGroup() as group:
+            for name in "de":
+                group.create_task(_close(name))
+
+
+def test_nothing_is_left_that_was_never_awaited() -> None:
+    loop = SimLoop(1, trace=Trace())
+    process = Process(loop, "killed")
+    for life in (_life, _longer_life):
+        process.spawn(life(), life.__name__)
+    loop.run_until(lambda: loop.steps > 1, virtual_s_max=1.0)
+    process.crash(power=False)
+    process.spawn(_close("never begun"), "late")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        loop.close()
+        gc.collect()
+    assert [str(one.message) for one in said] == []
+    assert closed == [], "nobody is there any more to do it"
+
+
+# `make sim-digest`: equal for equal stories, different as soon as one differs.
+TOLD = SeedResult(
+    seed=7,
+    trace_hash="0011223344556677",
+    steps=900,
+    virtual_s=1.25,
+    failure=None,
+    faults=Counts(kill=2, cut=1),
+    probes=Counts({"writer.Ended": 3}),
+    wall_s=0.5,
+    profile="ledger",
+)
+OTHER = replace(TOLD, seed=8, profile="topic")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"trace_hash": "0011223344556678"},
+        {"steps": 901},
+        {"virtual_s": 1.2500001},
+        {"failure": "S1 an acknowledged entry is lost"},
+        {"faults": Counts(kill=2)},
+        {"probes": Counts({"writer.Ended": 4})},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_what_is_told_otherwise_shows_in_its_profile_and_in_all(change: dict[str, Any]) -> None:
+    before, after = digests([TOLD, OTHER]), digests([replace(TOLD, **change), OTHER])
+    assert [name for name in before if before[name] != after[name]] == ["ledger", ALL]
+
+
+def test_what_depends_on_the_machine_or_names_a_file_does_not_show() -> None:
+    failed = replace(TOLD, failure="unhandled: bookie/journal/journal.py line 7")
+    moved = replace(failed, failure="unhandled: elsewhere.py line 9", events=["one"], wall_s=9.0)
+    counted_otherwise = replace(TOLD, faults=Counts(cut=1, kill=2))
+    assert digests([failed]) == digests([moved])
+    assert digests([TOLD]) == digests([counted_otherwise])
+
+
+def test_two_runs_of_the_same_seeds_agree() -> None:
+    job = ([3, 4], None, "ledger")
+    assert digests(run_chunk(job)) == digests(run_chunk(job))
+    assert digests(run_chunk(job)) != digests(run_chunk(([3, 5], None, "ledger")))

@@ -365,10 +365,10 @@ UNREACHABLE = {
     "P10 the first fragment": "LedgerMetadata refuses such a record before",
     "S7 fragments do not ascend": "the same",
     "S7 a bookie stands twice": "the same",
-    "X9 a compacted view is taken back": "test_compaction_referee has its story",
+    "X9 a compacted view is taken back": "test_tool_referees has its story",
     ", of its view, was deleted": "the same",
     "is trimmed to": "the same",
-    "in a view; appended": "test_append_referee has its story",
+    "in a view; appended": "test_topic_referees has its story",
 }
 """Checks that another check precedes, and checks that another file covers."""
 
