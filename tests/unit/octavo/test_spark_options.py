@@ -485,11 +485,11 @@ async def test_the_next_broker_is_asked_within_the_time(monkeypatch: pytest.Monk
             async def urls(_: str) -> list[str]:
                 return [vanished, str(live.make_url("")).rstrip("/")]
 
-            async def token(*_: object) -> str:
-                return ""
+            async def proof(*_: object) -> commit._Proof:
+                return commit._Proof("", "")
 
             monkeypatch.setattr(commit, "_urls", urls)
-            monkeypatch.setattr(commit, "_token", token)
+            monkeypatch.setattr(commit, "_proof", proof)
             # Half of an answer's time: with one bound for all, the time would be over.
             assert await commit.give_up("octavo.db", "t", 0, [7], 30_000) == [7]
     assert len(asked) == 1
