@@ -21,7 +21,6 @@ DEADLINE_S = 40.0
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test with a simulated tree in virtual time."""
     found = pyfuncitem.funcargs.get("tree")
     if not isinstance(found, SimulatedTree):
         return None

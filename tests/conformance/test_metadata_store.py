@@ -235,7 +235,6 @@ async def test_random_calls_by_two_agree_with_a_dictionary(tree: Tree, seed: Any
 
 
 def apply_to_model(model, call, path, value, version):
-    """Return a store's right answer, computed in the simplest way."""
     below = {other for other in model if other.startswith(path + "/")}
     if call == "children":
         return sorted({other[len(path) + 1 :].split("/")[0] for other in below})

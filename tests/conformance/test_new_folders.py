@@ -51,8 +51,6 @@ class FailingDisk(RealDisk):
 
 
 class Bookie:
-    """The starts of a bookie, up to its identity."""
-
     def __init__(self, store: MetadataStore, folder: Path) -> None:
         self.store = store
         self.folder = folder
@@ -86,7 +84,6 @@ class Bookie:
         return (await self.registry.read_cookie("bookie-1"))[0]
 
     async def with_data(self) -> Cookie:
-        """Set it up, and let every folder hold something."""
         cookie = await self.start(self.old)
         for directory in self.old.directories:
             (Path(directory) / "data").write_bytes(b"x")

@@ -40,7 +40,6 @@ class Explored:
     incomplete: int = 0
     """Crash points with too much unsynced data to combine all answers."""
     images: int = 0
-    """Crash states, with repetitions."""
     digests: set[bytes] = field(default_factory=set)
     """Distinct crash states: each was opened and checked."""
     known: set[bytes] = field(default_factory=set)
@@ -61,7 +60,6 @@ class Explored:
 def sequences(
     length_max: int, names: Iterable[str] = tuple(OPERATIONS)
 ) -> Iterator[tuple[str, ...]]:
-    """Yield all sequences of at most that many operations, short sequences first."""
     names = tuple(names)
     for length in range(length_max + 1):
         yield from product(names, repeat=length)
@@ -104,7 +102,6 @@ def explore_all(
 
 
 _known: set[bytes] = set()
-"""The checked states of this process of `explore_all`."""
 
 
 def _explore_piece(look: Callable[..., Explored], piece: list[tuple[str, ...]]) -> Explored:
@@ -128,7 +125,6 @@ def explore_kills(wanted: Iterable[Sequence[str]], known: set[bytes] | None = No
 
 
 def explore_one(sequence: Sequence[str], explored: Explored, config: BookieConfig = TINY) -> None:
-    """Check every crash state of the last operation of `sequence`."""
     lives, loop = (kind(1, trace=Trace()) for kind in (SimLoop, CheckLoop))
     try:
         points = points_of(sequence, lives, config)

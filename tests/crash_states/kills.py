@@ -34,8 +34,6 @@ class Kill:
 
 
 class Killer(Recorder):
-    """Ends the first process, then records the second."""
-
     def __init__(self, life: Life, kill: Kill, process: Process) -> None:
         super().__init__(lambda: life.facts, life.points)
         self._life = life
@@ -43,7 +41,6 @@ class Killer(Recorder):
         self._process = process
         self._calls = 0
         self.reached = ""
-        """The call in which the first process ended."""
         self.is_recording = False
 
     def before(self, disk: SimDisk, call: str, path: str) -> None:
@@ -145,7 +142,6 @@ async def _live_again(life: Life, killer: Killer, then: str) -> None:
 
 
 def _digest(life: Life) -> bytes:
-    """Hash the disk that a first process leaves."""
     disk = life.disk
     numbers = {id(inode): number for number, inode in enumerate(disk.inodes())}
     files = [

@@ -43,7 +43,6 @@ def planted(*life: str) -> Callable[[Patch], Patch]:
 
 
 def skip(patch: pytest.MonkeyPatch, owner: Any, name: str, when: Callable[..., bool]) -> None:
-    """Leave out the calls for which `when` holds."""
     real = getattr(owner, name)
     patch.setattr(owner, name, lambda self, *args: None if when(self, *args) else real(self, *args))
 

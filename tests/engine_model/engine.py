@@ -41,8 +41,6 @@ class _Records(DeletionProof):
 
 
 class Engine:
-    """The storage and its promises."""
-
     def __init__(self, seed: int) -> None:
         self.loop = SimLoop(seed, trace=Trace())
         self.disk = SimDisk()
@@ -90,7 +88,6 @@ class Engine:
         self.under_way.clear()
 
     def die(self, *, power: bool, after_us: int, seed: int) -> None:
-        """Die after a while, start again, and look."""
         with tinier():
             self.loop.run_until_complete(asyncio.sleep(after_us / 1e6))
         self.disk.kill_chance, self.disk.rng = float(not power), Random(seed)
@@ -229,5 +226,4 @@ class Engine:
 
 
 def _size(ledger_id: int, entry_id: int) -> int:
-    """Return an entry's size, which never changes."""
     return SIZES[(ledger_id * 7 + entry_id * 5) % len(SIZES)]

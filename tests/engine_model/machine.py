@@ -11,7 +11,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from tests.engine_model.engine import ENTRIES, SLOTS, Engine
 
 STEPS_OF_ONE = 60
-"""The most operations of a history."""
 HISTORIES_OF_A_PIECE = 50
 
 slots = st.integers(0, SLOTS - 1)
@@ -99,7 +98,6 @@ class Piece(NamedTuple):
 
 
 def run(histories: int, its_seed: int, *, shrink: bool = True) -> Piece:
-    """Run that many histories. Raises `Disagreement`."""
     EngineMachine.histories = EngineMachine.steps = EngineMachine.deaths = 0
     machine = type("Seeded", (EngineMachine,), {})
     seed(its_seed)(machine)
@@ -121,5 +119,4 @@ def run(histories: int, its_seed: int, *, shrink: bool = True) -> Piece:
 
 
 def run_piece(number: int) -> Piece:
-    """Run a part of a long run; each number is another part."""
     return run(HISTORIES_OF_A_PIECE, number)

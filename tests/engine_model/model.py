@@ -16,14 +16,12 @@ class Ledger:
     fenced: bool = False
     lac: int = -1
     lac_max: int = -1
-    """The LAC is between `lac` and `lac_max`."""
     doomed: bool = False
     """Its record is gone, or its deletion was requested: it may vanish at any time."""
     deleted: bool = False
 
     @property
     def is_known(self) -> bool:
-        """Whether the bookie must know the ledger."""
         return bool(self.acked) or self.fenced or self.lac >= 0
 
     def try_add(self, entry_id: int) -> None:
@@ -50,6 +48,5 @@ class Ledger:
         self.lac = lac
 
     def seen_absent(self) -> None:
-        """Note that the bookie does not know the ledger."""
         assert not self.is_known, "forgotten"
         self.tried, self.fence_tried = set(), False

@@ -92,12 +92,9 @@ _CRC32C = digest_for(DigestType.CRC32C, b"")
 
 
 class Reader(NamedTuple):
-    """A function that reads bytes, with its bounds."""
-
     valid: Sequence[bytes]
     read: Callable[[bytes], object]
     errors: tuple[type[Exception], ...]
-    """The only errors that may leave it."""
     seal: Callable[[bytes], bytes] | None = None
     bytes_max: int = 0
     """The memory that it may take besides four times its input: its own bound."""
@@ -453,7 +450,6 @@ class _Quiet:
 
 
 def _first_frame(data: bytes) -> None:
-    """Read the first bytes as a TLS port does."""
     with asyncio.Runner() as runner:
         runner.run(_first_frame_of(data))
 
@@ -473,7 +469,6 @@ async def _first_frame_of(data: bytes) -> None:
 
 
 def _tls() -> tuple[ssl.SSLContext, bytes]:
-    """A port's context, and a client's first message."""
     with tempfile.TemporaryDirectory() as folder:
         held = certificates(Path(folder) / "certs")
         assert held.server

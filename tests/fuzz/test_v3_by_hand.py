@@ -38,7 +38,6 @@ class Field(NamedTuple):
     wire: int
     value: int | bytes
     padded: int = 0
-    """Redundant bytes in its number or its length."""
 
     @property
     def encoded(self) -> bytes:
@@ -51,7 +50,6 @@ class Field(NamedTuple):
 
 
 def padded(number: bytes, more: int) -> bytes:
-    """Encode a varint with this many redundant bytes."""
     if not more:
         return number
     return number[:-1] + bytes([number[-1] | 0x80]) + b"\x80" * (more - 1) + b"\0"
@@ -86,8 +84,6 @@ def frame(head: list[Field], body: list[Field], number: int = ADD_BODY) -> bytes
 
 
 class Add(NamedTuple):
-    """An add, as a bookie stores and answers it."""
-
     txn: int
     flags: int
     ledger_id: int
@@ -130,7 +126,6 @@ def judged_add(frame: bytes) -> Add | None:
 
 
 def answers_of(data: bytes) -> list[tuple[int, int, int, int]]:
-    """Return (txn, status, ledger, entry) of each."""
     found = []
     for start, end in frames_of(data):
         answer = ResponseMessage.FromString(data[start + LENGTH.size : end])
@@ -199,7 +194,6 @@ def gathered(data: bytes, *, by_hand: bool) -> tuple[list[Add], list[Refusal], i
 
 
 def check(data: bytes) -> None:
-    """Check everything that two readings of `data` have in common."""
     if next(frames_of(data), None) is None:
         return
     check_run(data)
@@ -212,7 +206,6 @@ def check(data: bytes) -> None:
 
 
 def check_request(frame: bytes) -> None:
-    """Check other requests: fields and echoed header equal protobuf's."""
     found, request = by_protobuf(frame), v3.parse_request(memoryview(frame))
     assert (found is None) == (request is None)
     if found is None or request is None:

@@ -26,7 +26,6 @@ class Fault:
     """The number of the call, from 1 on; for ENOSPC, among calls that take space."""
     error: str
     calls: int = 1
-    """How many calls in a row fail."""
 
     def __str__(self) -> str:
         return f"{self.error} from call {self.at} on, {self.calls} calls"
@@ -38,8 +37,6 @@ KINDS = (("EIO", 1), ("EIO", FOR_EVER), ("ENOSPC", 1), ("ENOSPC", _WHILE_CALLS))
 
 
 class FailingCalls(DiskFaults):
-    """Counts the calls of a life, and makes some of them fail."""
-
     def __init__(self, fault: Fault | None) -> None:
         super().__init__()
         self.rules = [Rule("counting", None)]  # type: ignore[arg-type]

@@ -20,8 +20,6 @@ _REFUSALS = (Code.READ_ONLY, Code.IO)
 
 
 class FailingLife(EngineLife):
-    """A storage that does one step after another until it is dead."""
-
     allowed = (OctavoError,)
 
     def __init__(self, disk: SimDisk, faults: FailingCalls) -> None:
@@ -33,7 +31,6 @@ class FailingLife(EngineLife):
 
     @property
     def dead(self) -> bool:
-        """Whether a process would have ended by now."""
         return bool(self.fatal) or self.ended is not None
 
     async def live(self) -> None:

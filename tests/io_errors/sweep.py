@@ -22,7 +22,6 @@ from tests.support.storage_support import make_run
 
 ENDS = ("killed", "power failure")
 _HEALED = 90
-"""A ledger written once the disk works again."""
 
 
 def count_calls() -> tuple[int, int]:
@@ -51,7 +50,6 @@ def all_faults(stride: int = 1) -> Iterator[Fault]:
 
 
 def sweep(faults: Iterable[Fault]) -> Counter[str]:
-    """Try each fault; return how often each ending came. Raises `Broken`."""
     ends: Counter[str] = Counter()
     for fault in faults:
         for end in ENDS:
@@ -89,7 +87,6 @@ def _try(fault: Fault, end: str) -> str:
 
 
 async def _after(life: FailingLife, fault: Fault) -> str:
-    """Judge the process as it is now, and end it."""
     calls = life.faults
     if not life.dead:
         await life.settle()

@@ -20,7 +20,6 @@ from tests.support.engine_lab.life import Broken
 
 checkpoint: Any = octavo.bookie.write.checkpoint
 STRIDE = 17
-"""`python -m tests.io_errors` makes every call fail."""
 
 
 def test_no_failing_call_breaks_a_promise() -> None:

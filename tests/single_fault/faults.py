@@ -29,7 +29,6 @@ class Fault(NamedTuple):
         return f"{self.kind} in {self.path} at {self.start}…{self.end}"
 
     def hurt(self, image: Image) -> Image:
-        """Return a copy of the disk with only this fault."""
         data, size = image.files[self.path]
         if not self.data:
             new = (data[: self.start], self.start)
@@ -76,7 +75,6 @@ class JournalBlock(NamedTuple):
 
 
 def newest_journal(image: Image) -> tuple[str, list[JournalBlock]]:
-    """Return the journal file written last, and its blocks."""
     names = [(file_id_of(path.rpartition("/")[2]), path) for path in image.files]
     file_id, path = max((file_id, path) for file_id, path in names if file_id is not None)
     assert file_id is not None

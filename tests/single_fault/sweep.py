@@ -58,8 +58,6 @@ LIVES: dict[str, tuple[BookieConfig, Sequence[str], str]] = {
 
 
 class Case(NamedTuple):
-    """A disk to hurt, and its content."""
-
     name: str
     config: BookieConfig
     image: Image
@@ -113,13 +111,11 @@ def mark_faults(case: Case) -> Iterator[Fault]:
 
 
 def faults_of(case: Case, first: int = 0, stride: int = 1) -> Iterator[Fault]:
-    """Yield the faults of a case: all blocks, and every `stride`-th byte."""
     yield from block_faults(case.image)
     yield from bit_faults(case.image, first, stride)
 
 
 def sweep(case: Case, faults: Iterator[Fault]) -> Counter[str]:
-    """Try each fault; return how often each ending came. Raises `WrongAnswer`."""
     loop = CheckLoop(1, trace=Trace())
     wanted = promises(case.facts)
     ends: Counter[str] = Counter()
@@ -138,13 +134,11 @@ def sweep(case: Case, faults: Iterator[Fault]) -> Counter[str]:
 
 
 def sweep_case(stride: int, number: int) -> tuple[str, Counter[str]]:
-    """Run `sweep` for the case with this number, in a separate process."""
     case = next(islice(cases(), number, None))
     return case.name, sweep(case, faults_of(case, stride=stride))
 
 
 def sweep_cut_short(stride: int, parts: int, part: int) -> Counter[str]:
-    """Run `sweep` for one part of the cases that are cut short; flip every `stride`-th byte."""
     ends: Counter[str] = Counter()
     for number, case in enumerate(cut_short()):
         if number % parts == part:

@@ -49,17 +49,13 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 
 class ThreeBookies:
-    """The cluster, and the right answers of `b1`."""
-
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.cluster = cluster
         self.folder = cluster.folder / "b1"
         self.kept = folder
         self.settings = _settings(cluster.folder)
         self.ledgers: dict[int, int] = {}
-        """Ledger → last entry that was acked."""
         self.key = b""
-        """The key of all these ledgers, from the cluster's password."""
         self.open_ledger = self.fenced_ledger = self.deleted_ledger = -1
         self.held: dict[tuple[int, int], bytes] = {}
         """The content of `b1`: (ledger, entry) → its bytes."""
@@ -70,7 +66,6 @@ class ThreeBookies:
     # Writing
 
     async def write(self) -> None:
-        """Write every kind of file, each with important content."""
         client = await self.cluster.client()
         self.key = master_key(client.cluster_password)
         closed = await client.create(write_quorum=2, ack_quorum=2)
@@ -126,7 +121,6 @@ class ThreeBookies:
     # One fault
 
     async def try_one(self, fault: Fault) -> str:
-        """Try a fault; return the ending. Raises `WrongAnswer`, or a client's error."""
         shutil.rmtree(self.folder)
         shutil.copytree(self.kept, self.folder)
         self._hurt(fault)

@@ -33,7 +33,6 @@ class FakeApacheBookie:
     def __init__(self) -> None:
         self.entries: dict[int, dict[int, bytes]] = {}
         self.lacs: dict[int, bytes] = {}
-        """Explicit LACs, with their digest."""
         self.hung_up: list[bytes] = []
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

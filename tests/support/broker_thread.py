@@ -12,8 +12,6 @@ from tests.support.memory_cluster import Running, running
 
 
 class BrokerThread:
-    """The thread is a daemon, so a program may end with it."""
-
     def __init__(self) -> None:
         self.url = ""
         self._cluster: Running | None = None

@@ -64,7 +64,6 @@ QUICK: dict[str, Any] = {
     "speculative_read_ms": 100.0,
     "suspect_ms": 1_000.0,
 }
-"""Short deadlines that a busy machine still keeps."""
 PATIENT: dict[str, Any] = QUICK | {
     "add_timeout_s": 60.0,
     "read_timeout_s": 60.0,
@@ -127,7 +126,6 @@ class RunningBroker:
         lease.ends_ms = 0
 
     async def bury(self) -> None:
-        """Stop the tasks of a broker that has vanished."""
         with contextlib.suppress(Exception):
             await self.broker.close()
         await self.ledgers.close()
@@ -158,10 +156,8 @@ class Cluster:
         self.keys: KeysConfig | None = None
         """Settings of ledger clients and brokers; each reads its keys itself."""
         self.clock = Clock()
-        """The clock of brokers' cores. Brokers behind HTTP use the wall clock."""
         self.nodes: dict[str, BookieNode] = {}
         self.brokers: dict[str, RunningBroker] = {}
-        """The latest broker of each name."""
         self.apis: dict[str, Api] = {}
         self._session_timeout_ms = session_timeout_ms
         self._clients: list[LedgerClient] = []
@@ -321,7 +317,6 @@ class Cluster:
         return next(iter(self.apis.values()))
 
     async def owner_of(self, path: str) -> str:
-        """Return the broker that serves a partition, given its `…/partitions/{n}` path."""
         answer = await self.api.get(path)
         assert answer.status == 200, answer
         owner: str = answer.json()["owner"]
@@ -438,12 +433,10 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 def payload_of(entry_id: int, size: int = 100) -> bytes:
-    """Return bytes that name their entry."""
     return b"%d:" % entry_id + b"x" * (size - len(b"%d:" % entry_id))
 
 
 async def add_many(writer: LedgerWriter, count: int, size: int = 100) -> None:
-    """Add `count` entries, pipelined, and wait for the last."""
     last: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     first = writer.last_add_pushed + 1
     errors: list[Any] = []
@@ -468,7 +461,6 @@ async def add_many(writer: LedgerWriter, count: int, size: int = 100) -> None:
 
 
 async def make_topic(broker: Broker, name: TopicName = TOPIC, **settings: Any) -> PartitionName:
-    """Create a topic and return the name of its partition 0."""
     await broker.topics.create(name, TopicSettings(**settings))
     return name.partition(0)
 
@@ -487,7 +479,6 @@ async def owned(broker: Broker, name: PartitionName) -> Partition:
 
 
 def batch(count: int = 1, *, tag: str = "m", time_ms: int = 1_000, **producer: int) -> bytes:
-    """Build a batch of messages whose values are `tag` and a number."""
     return build_batch(
         [Record(b"k", f"{tag}-{i}".encode(), (), time_ms + i) for i in range(count)], **producer
     )
@@ -507,7 +498,6 @@ async def values(partition: Partition, start: int = 0) -> list[str]:
 
 
 async def until(condition: Callable[[], Any], what: str, timeout_s: float = 60.0) -> None:
-    """Wait until the condition holds; fail with `what` when time is up."""
     try:
         async with asyncio.timeout(timeout_s):
             while not condition():  # noqa: ASYNC110

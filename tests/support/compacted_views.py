@@ -17,14 +17,12 @@ _runs = itertools.count(1)
 
 
 def gapped(kept: Sequence[Kept], ledger_base: int) -> bytes:
-    """Build one entry of a view's ledger, whose first offset is `ledger_base`."""
     first = kept[0][0]
     rows = [record._replace(offset_delta=offset - first) for offset, record in kept]
     return build_gapped_batch(rows, first - ledger_base, compression=Compression.ZSTD)
 
 
 async def write_ledger(ledgers: LedgerClient, entries: Sequence[Sequence[Kept]]) -> CompactedLedger:
-    """Write a closed ledger with these entries."""
     writer = await ledgers.create(custom={KIND_KEY: KIND})
     base = entries[0][0][0]
     size = 0
@@ -55,7 +53,6 @@ async def write_view(
 async def delete_retired(
     ledgers: LedgerClient, topics: TopicStore, name: tuple[str, str, int]
 ) -> list[int]:
-    """Delete the ledgers of earlier views whose grace period is over."""
     record, _ = await topics.read_partition(*name)
     going = retired_before(record, 2)
     await change_partition(topics, name, lambda record: collected(record, going))

@@ -69,7 +69,6 @@ def body_of(
 
 
 def whole(body: bytes, by: int = 0) -> bytes:
-    """Encode a record whose length is wrong by `by`."""
     return varint(len(body) + by) + body
 
 

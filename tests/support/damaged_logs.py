@@ -36,7 +36,6 @@ class Placed(NamedTuple):
 
 
 def records_in(disk: MemoryDisk, folders: tuple[str, ...]) -> list[Placed]:
-    """List every record of every log, oldest first."""
     logs = EntryLogs(disk, folders, 2**30)
     logs.open()
     found = [
@@ -58,7 +57,6 @@ def cut(disk: MemoryDisk, path: str, size: int) -> None:
 
 
 async def fill(bench: Bench, ledgers: int = 3, rounds: int = 3, entries: int = 4) -> list[Placed]:
-    """Fill some ledgers, flush `rounds` times, and return the records on disk."""
     for number in range(rounds):
         for ledger_id in range(1, ledgers + 1):
             first = number * entries

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 LAST_FAILED = Path(".pytest_cache/v/cache/lastfailed")
-"""pytest keeps the names of failed tests here, until they pass."""
 
 
 def selected(names: Iterable[str]) -> list[str]:
@@ -25,7 +24,6 @@ def _without_group(name: str) -> str:
 
 
 def main() -> int:
-    """Return pytest's exit code; 0 if nothing failed last."""
     failed = json.loads(LAST_FAILED.read_text()) if LAST_FAILED.exists() else {}
     if not failed:
         print("No test failed in the last run.")

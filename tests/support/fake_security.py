@@ -43,8 +43,6 @@ class FakeAuthenticator:
 
 
 class FakeAuthority(Authority):
-    """An authority whose policy the test sets; it reads nothing."""
-
     def __init__(self) -> None:
         super().__init__(None)  # type: ignore[arg-type]
         self.set(OPEN)

@@ -126,17 +126,13 @@ class FakeBroker:
 
 
 class SharedLog:
-    """The stored batches, and the state of each producer."""
-
     def __init__(self, partitions: int) -> None:
         self.partitions: list[list[Record]] = [[] for _ in range(partitions)]
         self.deleted = False
         self.asked_owner = 0
-        """The number of questions for a partition's owner."""
         self._next: dict[tuple[int, int], tuple[int, int]] = {}
 
     def expected(self, partition: int, producer: int) -> int:
-        """Return the next sequence of a producer."""
         return self._next.get((partition, producer), (0, 0))[1]
 
     def store(self, partition: int, who: tuple[int, int, int], records: list[Record]) -> int | str:

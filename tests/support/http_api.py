@@ -39,8 +39,6 @@ class Api:
 
 
 class Answer:
-    """An HTTP answer whose body has arrived."""
-
     def __init__(self, status: int, headers: Any, body: bytes) -> None:
         self.status = status
         self.headers = headers

@@ -62,7 +62,6 @@ class Lab:
         return await self.authenticator.identify(Shown(basic(user, password), **shown))
 
     async def until_changed(self, generation: int) -> None:
-        """Wait until a change of users has arrived."""
         async with asyncio.timeout(10):
             await self.authenticator.until_changed(generation)
 
@@ -120,7 +119,6 @@ def certificate(
 
 
 def revocation_list(*serials: int) -> bytes:
-    """Return a CRL as PEM."""
     now = datetime.fromtimestamp(NOW_S, UTC)
     made = (
         x509.CertificateRevocationListBuilder()

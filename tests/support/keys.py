@@ -27,25 +27,20 @@ def key_file(folder: Path, *keys: NamespaceKey) -> KeysConfig:
 
 
 def add_key(path: Path, key: NamespaceKey) -> None:
-    """Add a key as `octavo keys add` does."""
     change_text(path, lambda text: with_key(text, key))
 
 
 def forget(path: Path, namespace: str = "public", key_id: str | None = None) -> None:
-    """Remove a key as `octavo keys forget` does."""
     change_text(path, lambda text: without_keys(text, namespace, key_id))
 
 
 class MemoryKms:
-    """A key service in memory: keys never leave it."""
-
     def __init__(self) -> None:
         self.keys: dict[str, list[tuple[str, bytes]]] = {}
         self.away: Exception | None = None
         self.asked = 0
 
     def add(self, namespace: str, key_id: str) -> None:
-        """Add a new key, which wraps from now on."""
         self.keys.setdefault(namespace, []).insert(0, (key_id, AESGCM.generate_key(256)))
 
     def wrap(self, namespace: str, data_key: bytes) -> tuple[str, bytes]:
@@ -69,7 +64,6 @@ class MemoryKms:
 
 
 KMS = MemoryKms()
-"""The service that `connect` returns."""
 
 
 def connect() -> MemoryKms:

@@ -15,15 +15,11 @@ from octavo.metadata.ledgers import Fragment, LedgerMetadata
 from octavo.protocol.codes import Unauthorized
 
 Held = tuple[tuple[int, bytes], ...]
-"""Entries to write back, with their content."""
 
 
 @dataclass
 class ModelBookie:
-    """A bookie's disk, and whether the bookie tells the truth."""
-
     entries: dict[int, tuple[bytes, int]] = field(default_factory=dict)
-    """Entry id → (content, LAC that it carried)."""
     fenced: bool = False
     up: bool = True
     unknown: bool = False
@@ -59,19 +55,14 @@ class World:
 
 
 class Envelope(NamedTuple):
-    """A request in flight, and the method of its agent that delivery calls."""
-
     label: str
     method: str
     args: tuple[Any, ...]
 
 
 class Agent:
-    """A client of the world, with its requests in flight."""
-
     def __init__(self, world: World) -> None:
         self.on_deliver: Callable[[str], object] = lambda label: None
-        """Tests put their hook here."""
         self.world = world
         self.inbox: list[Envelope] = []
         self.log: list[Any] = []

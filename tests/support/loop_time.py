@@ -11,7 +11,6 @@ from types import TracebackType
 LOOP_STEPS, LOOP_S = 400_000, 0.019
 """The steps of a loop, and its seconds on the idle machine on which the bounds were set."""
 TICK_S = 0.005
-"""Shorter stalls are ignored."""
 
 
 class LoopTime:
@@ -30,7 +29,6 @@ class LoopTime:
         return self
 
     def stop(self) -> None:
-        """Stop, and count the turn in progress."""
         self._look()
         if self._timer is not None:
             self._timer.cancel()

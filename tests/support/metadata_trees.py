@@ -25,25 +25,19 @@ from tests.support.memory_metadata import MemoryMetadata, MemoryStore
 
 SESSION_TIMEOUT_MS = 20_000
 Eventually = Callable[[Callable[[], object]], Awaitable[None]]
-"""The fixture `eventually`: waits until a condition holds."""
 
 
 class Tree(Protocol):
-    """One metadata tree. Each store that it opens has its own session, and is closed at the end."""
-
     async def open(
         self, *, session_timeout_ms: int = SESSION_TIMEOUT_MS, impatient: bool = False
     ) -> MetadataStore:
         """Start a store. An `impatient` store gives up early on a call."""
 
-    async def expire(self, store: MetadataStore) -> None:
-        """End the store's session at once, without telling the store."""
+    async def expire(self, store: MetadataStore) -> None: ...
 
-    def cut(self, store: MetadataStore) -> contextlib.AbstractAsyncContextManager[None]:
-        """Within the block, the store's calls get no answer."""
+    def cut(self, store: MetadataStore) -> contextlib.AbstractAsyncContextManager[None]: ...
 
-    def unwritable(self) -> contextlib.AbstractAsyncContextManager[None]:
-        """Within the block, the store cannot write, so every change fails."""
+    def unwritable(self) -> contextlib.AbstractAsyncContextManager[None]: ...
 
 
 class EmbeddedTree:
@@ -211,8 +205,6 @@ class LoopWithHandler(SimLoop):
 
 
 class SimulatedTree:
-    """A tree on its own loop: see `pytest_pyfunc_call`."""
-
     def __init__(self) -> None:
         self.loop = LoopWithHandler(1, trace=Trace())
         self.server = SimMetadata(self.loop, self.loop.trace)

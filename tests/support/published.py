@@ -28,7 +28,6 @@ def seen_by_readers(service: str, topic: str, count: int) -> Iterator[None]:
 
 
 def known_end(service: str, topic: str) -> int:
-    """Return the number of messages that a reader of the bookies sees."""
     return asyncio.run(_known_end(service, topic))
 
 

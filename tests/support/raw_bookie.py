@@ -84,8 +84,6 @@ async def until(condition: Callable[[], T], timeout_s: float = DEADLINE_S) -> T:
 
 
 class RawClient:
-    """One connection; it reads answers only on demand."""
-
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self.writer = writer
@@ -104,7 +102,6 @@ class RawClient:
         self.writer.write(data)
 
     async def answer(self) -> AnyAnswer:
-        """Return the next answer; raise `EOFError` when the bookie hung up."""
         async with asyncio.timeout(DEADLINE_S):
             while not self._answers:
                 more = await self._reader.read(1 << 20)
@@ -127,7 +124,6 @@ class RawClient:
         return found
 
     async def add(self, frame: bytes) -> Code:
-        """Send one add; return its code."""
         self.send(frame)
         answer = await self.answer()
         if isinstance(answer, Added):
@@ -136,7 +132,6 @@ class RawClient:
         return Code(answer.code)
 
     async def read(self, ledger_id: int, entry_id: int, flags: int = 0, key: bytes = b"") -> Any:
-        """Return the entry, or the code of the refusal."""
         self.send(read_request(ledger_id, entry_id, flags, key))
         answer = await self.answer()
         assert isinstance(answer, ReadAnswer), answer
@@ -144,7 +139,6 @@ class RawClient:
         return answer.entry if answer.code == Code.OK else Code(answer.code)
 
     async def read_all(self, ledger_id: int, last: int) -> list[bytes]:
-        """Return the entries 0…`last`, by batch reads."""
         found: list[bytes] = []
         while len(found) <= last:
             self.send(batch_read_request(ledger_id, len(found), 1, last + 1 - len(found), 1 << 20))
@@ -155,11 +149,9 @@ class RawClient:
         return found
 
     async def fence(self, ledger_id: int, key: bytes = KEY) -> Any:
-        """Fence with a read of the last entry."""
         return await self.read(ledger_id, -1, Flag.FENCE | Flag.HIGH_PRIORITY, key)
 
     async def call(self, op: extension.Op, **body: Any) -> extension.Answer:
-        """Send one extension request; return its answer."""
         self.send(extension.encode_request(op, 7, body))
         answer = await self.answer()
         assert isinstance(answer, extension.Answer), answer
@@ -167,13 +159,11 @@ class RawClient:
         return answer
 
     async def is_closed(self) -> bool:
-        """Whether the bookie hangs up without a further answer."""
         answers = await self.answers_until_closed()
         assert not answers, f"answered instead of closing: {answers}"
         return True
 
     async def answers_until_closed(self) -> list[AnyAnswer]:
-        """Return every answer until the bookie hangs up."""
         answers: list[AnyAnswer] = []
         try:
             while True:
@@ -186,8 +176,6 @@ class RawClient:
 
 
 class TroubledFile(RealFile):
-    """A real file whose calls can be made slow or failing."""
-
     __slots__ = ("disk",)
     disk: TroubledDisk
 
@@ -205,8 +193,6 @@ class TroubledFile(RealFile):
 
 
 class TroubledDisk(RealDisk):
-    """A real disk with a hook before writes and syncs, and a settable free space."""
-
     def __init__(self) -> None:
         self.hook: Callable[[str, str], object] = lambda call, path: None
         self.free: int | None = None

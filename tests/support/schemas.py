@@ -28,6 +28,5 @@ def entangled(levels: int, last: str) -> dict[str, Any]:
 
 
 def decimal_of(digits: int) -> bytes:
-    """Return the Avro value of a number with `digits` bytes."""
     size = bytes([0x80 | (digits << 1 & 0x7F), 0x80 | (digits >> 6 & 0x7F), digits >> 13])
     return size + b"7" * digits

@@ -36,7 +36,6 @@ _ROWS = re.compile(r"(?<=\|---\|---\|---\|\n)(?:\| .*\n)+")
 
 
 def written(page: str) -> str:
-    """Return the page with the tables as the declarations are now."""
     for section, kind in KINDS.items():
         before, head, after = page.partition(f"\n### {section}\n")
         assert head, f"the page has no section {section}"
@@ -67,7 +66,6 @@ def _reasons(kind: type) -> dict[str, str]:
 
 
 def _shown(name: str, value: Any) -> str:
-    """Return a default as the page has it."""
     if value is None:
         return "none"
     if value in ("", ()):

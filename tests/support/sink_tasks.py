@@ -35,7 +35,6 @@ async def task(writer: OctavoWriter | OctavoStreamWriter, *batches: pa.RecordBat
 
 
 async def messages(cluster: Cluster, topic: str = TOPIC, partitions: int = 2) -> list[list[str]]:
-    """Return the values of each partition, in order."""
     found: list[list[str]] = []
     for number in range(partitions):
         values: list[str] = []

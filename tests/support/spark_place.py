@@ -27,7 +27,6 @@ from tests.support.cluster import (
 BATCHES = 24
 ROWS = 10
 LEDGER_BATCHES = 4
-"""Six ledgers are closed, a seventh is open and empty."""
 WHOLE = [f"b{number:03d}-{row}" for number in range(BATCHES) for row in range(ROWS)]
 
 
@@ -70,7 +69,6 @@ def reader_of(service: str, **options: str) -> OctavoReader:
 
 @contextlib.asynccontextmanager
 async def running_place(folder: Path) -> AsyncIterator[Place]:
-    """Run a place whose topic `flights` holds the messages `WHOLE`."""
     async with running_cluster(folder, session_timeout_ms=60_000) as cluster:
         broker = await cluster.start("A", tail_cache_bytes_max=1)  # read from ledgers
         name = await make_topic(broker.broker, rollover_entries=LEDGER_BATCHES)

@@ -73,15 +73,12 @@ def is_fenced(storage: Storage, ledger_id: int) -> bool:
 
 
 class Bench:
-    """A storage on a memory disk: add and wait, crash, start again."""
-
     def __init__(self, config: BookieConfig = CONFIG, disk: MemoryDisk | None = None) -> None:
         self.config = config
         self.disk = disk or MemoryDisk()
         self.fatal: list[BaseException] = []
         self.on_loss: OnLoss | None = None
         self.storage: Storage
-        """The storage started last."""
         self.is_open = False
 
     @property
@@ -125,7 +122,6 @@ class Bench:
         return future
 
     async def defer(self, ledger_id: int, first: int, *payloads: bytes) -> Code:
-        """Add with a deferred sync."""
         return (await self.send(make_run(ledger_id, first, payloads or [b""]), deferred=True))[0]
 
     async def add(self, ledger_id: int, first: int, *payloads: bytes, **more: object) -> Code:
@@ -140,7 +136,6 @@ class Bench:
         return (await self.send(run))[0]
 
     async def crash(self, rng: random.Random | None = None, **changed: object) -> None:
-        """Lose power, then start again from the disk's content."""
         after = self.disk.after_crash(rng)
         await abandon(self.storage)
         self.disk = after
@@ -153,7 +148,6 @@ class Bench:
 
 
 async def abandon(storage: Storage) -> None:
-    """Stop a storage whose disk is off, without letting it write."""
     storage._flushing.task.cancel()
     await asyncio.gather(storage._flushing.task, return_exceptions=True)
     for executor in storage.executors:

@@ -22,7 +22,6 @@ PROPERTY = "processor_seconds"
 WAITING_SHARE = 1 / 3
 """How much of its time a test costs that only waits."""
 CASE_SECONDS_MAX = 0.5
-"""A test that takes longer is left to the second tier."""
 FUNCTION_SECONDS_MAX = 1.0
 """As many of a function's cheap cases stay in the first tier as fit into this time."""
 
@@ -70,7 +69,6 @@ def written(lines: Iterable[Line]) -> str:
 
 
 def function_of(name: str) -> str:
-    """Return a test's name without its case."""
     return name.partition("[")[0]
 
 
@@ -109,7 +107,6 @@ def _without_group(name: str) -> str:
 
 
 def lines_of(seconds: Mapping[str, float]) -> list[Line]:
-    """Return the lines that tests deserve by what they took."""
     functions: dict[str, dict[str, float]] = defaultdict(dict)
     for name, took in seconds.items():
         functions[function_of(name)][name] = took
@@ -154,7 +151,6 @@ def _in_folder(line: Line, old: Mapping[str, Line]) -> bool:
 
 
 def main() -> None:
-    """Write the list again."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, help="JUnit files, the newest last")
     seconds: dict[str, float] = {}

@@ -22,7 +22,6 @@ def framed(message: bytes) -> bytes:
 def request_frame(
     op: int, txn: int = 1, field: str = "", priority: int = 0, version: int = 3, **body: Any
 ) -> bytes:
-    """Build a request with `body` in its `field`; leave out values that are None."""
     message = RequestMessage()
     header = message.header
     header.version, header.operation, header.txnId = version, op, txn
@@ -88,8 +87,6 @@ def read_frame(ledger: int, entry: int, *, txn: int = 1, priority: int = 0, **bo
 
 
 class V3Client:
-    """One connection; it reads answers only on demand."""
-
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
@@ -103,7 +100,6 @@ class V3Client:
         self.writer.write(data)
 
     async def answer(self) -> Any:
-        """Return the next answer; raise `IncompleteReadError` when the bookie hung up."""
         async with asyncio.timeout(DEADLINE_S):
             length = LENGTH.unpack(await self.reader.readexactly(LENGTH.size))[0]
             message = ResponseMessage.FromString(await self.reader.readexactly(length))
@@ -134,7 +130,6 @@ class V3Client:
         return answer.readResponse
 
     async def is_closed(self) -> bool:
-        """Whether the bookie hangs up without a further answer."""
         async with asyncio.timeout(DEADLINE_S):
             try:
                 return await self.reader.read() == b""

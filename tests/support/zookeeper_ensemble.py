@@ -64,11 +64,9 @@ class Ensemble:
 
     @property
     def hosts(self) -> str:
-        """Return `host:port` of each server, as in a metadata URL."""
         return ",".join(f"{one.host}:{one.client_port}" for one in self.places.values())
 
     def start(self, name: str) -> None:
-        """Start one server; it serves once it has found a majority."""
         folder = self._folder / name
         config = self._write_config(folder, name)
         command = server_command(str(config), durable=False)
@@ -118,12 +116,10 @@ class Ensemble:
         self.processes[name].send_signal(number)
 
     def kill(self, name: str) -> None:
-        """kill −9 it, and wait for its end."""
         self.processes[name].kill()
         self.processes[name].wait(30)
 
     def mode(self, name: str) -> str:
-        """Return `leader`, `follower` or `standalone`, or "" when it does not serve."""
         place = self.places[name]
         answer = b""
         with contextlib.suppress(OSError), self._dial(name) as peer:
@@ -136,7 +132,6 @@ class Ensemble:
         return rest.split()[0].decode() if found else ""
 
     def leader(self) -> str:
-        """Wait for a leader, and return it."""
         found: list[str] = []
 
         def looked() -> bool:

@@ -25,7 +25,6 @@ class ZooKeeperServer:
     scheme: str = "zk"
 
     def new_url(self) -> str:
-        """Return a URL with a new chroot, which does not exist yet."""
         return f"{self.scheme}://127.0.0.1:{self.port}/test-{uuid.uuid4().hex}"
 
 

@@ -62,7 +62,6 @@ _MADE = re.compile(r"(functools\.)?(lru_cache|cache)\(")
 
 
 def _own_field(node: ast.expr) -> str | None:
-    """Return `x` of `self.x`."""
     is_own = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
     return node.attr if is_own and node.value.id == "self" else None  # type: ignore[attr-defined]
 
@@ -78,7 +77,6 @@ def _memos(tree: ast.AST) -> Iterator[str]:
 
 
 def _name(node: ast.expr) -> str | None:
-    """Return `x` of `x`."""
     return node.id if isinstance(node, ast.Name) else None
 
 
@@ -105,7 +103,6 @@ def _tables(owner: ast.AST, name_of: Callable[[ast.expr], str | None]) -> set[st
 
 
 def _of_module(tree: ast.Module) -> set[str]:
-    """Return names that the module assigns at its top level."""
     found: set[str] = set()
     for node in tree.body:
         if isinstance(node, ast.Assign):
@@ -116,7 +113,6 @@ def _of_module(tree: ast.Module) -> set[str]:
 
 
 def caches(source: str) -> set[str]:
-    """Return the names of all in a module."""
     tree = ast.parse(source)
     found = set(_memos(tree))
     of_module = _of_module(tree)
@@ -189,7 +185,6 @@ Key = TypeVar("Key", bound=NamedTuple)
 
 
 def varied(key: Key, **others: Any) -> Iterator[tuple[str, Key]]:
-    """Yield the same key with another value in one field, for each field."""
     assert set(others) == set(key._fields), "each field has another value"
     for name, other in others.items():
         assert getattr(key, name) != other
@@ -207,8 +202,6 @@ OTHER_IDENTITY = {
 
 
 class Asked(NamedTuple):
-    """All fields of the decision."""
-
     name: str
     groups: frozenset[str]
     operation: Operation
@@ -218,7 +211,6 @@ class Asked(NamedTuple):
 
 @pytest.mark.parametrize("seed", range(100))
 def test_decisions(seed: int) -> None:
-    """A policy with a memory decides like a policy that was never asked."""
     rng = random.Random(seed)
     names, groups = ["user:alice", "user:bob", "anonymous"], ["group:staff", "group:guests"]
     kinds, resources = [Kind.TOPIC, Kind.NAMESPACE, Kind.SUBSCRIPTION], ["a", "a/b", "a/b/c"]
@@ -273,7 +265,6 @@ async def test_who_was_verified(tmp_path: Path) -> None:
 
 
 async def test_passwords_that_are_checked_at_once(tmp_path: Path) -> None:
-    """Equal requests share a check; another user or password has its own."""
     async with lab(tmp_path, password_checks_max=8) as here:
         await here.with_user("alice")
         await here.with_user("bob")
@@ -484,8 +475,6 @@ def test_schemas_that_were_compiled(seed: int) -> None:
 
 
 class Fitting(NamedTuple):
-    """The version that checks a message."""
-
     namespace: str
     subject: str
     version: str
@@ -577,8 +566,6 @@ def test_where_pages_of_a_view_ended() -> None:
 
 
 class Read(NamedTuple):
-    """A read of an entry."""
-
     ledger_id: int
     entry_id: int
 
@@ -660,7 +647,6 @@ async def test_owners_that_are_doubted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def _after(moved: asyncio.Event) -> str:
-    """Answer soon after the owners have the order."""
     await moved.wait()
     await asyncio.sleep(0.05)
     return "answered"

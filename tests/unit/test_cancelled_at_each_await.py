@@ -24,19 +24,13 @@ _STEPS_MAX = 50
 
 
 class Scene(Protocol):
-    """A busy object, a call to it, and the end of its business."""
+    async def prepare(self) -> None: ...
 
-    async def prepare(self) -> None:
-        """Make it busy, so that the call waits."""
+    async def ask(self) -> object: ...
 
-    async def ask(self) -> object:
-        """Make the call that is cancelled."""
+    def let_go(self) -> None: ...
 
-    def let_go(self) -> None:
-        """Make it free again."""
-
-    async def end(self) -> object:
-        """Return the counts, once everything has ended and the next call had its turn."""
+    async def end(self) -> object: ...
 
 
 class OpeningScene:
@@ -64,8 +58,6 @@ class OpeningScene:
 
 
 class HeldScene:
-    """Bytes of bodies: the maximum, for another peer."""
-
     def __init__(self) -> None:
         self.one = HeldBytes(100)
 

@@ -84,7 +84,6 @@ LAYERS = ("bookie", "broker", "ledger", "metadata", "protocol")
 
 
 def call(*command: str | Path, folder: Path, **environment: str) -> str:
-    """Return the output of a command, without the tests' own environment."""
     left_out = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
     inherited = {name: value for name, value in os.environ.items() if name not in left_out}
     done = subprocess.run(
@@ -112,7 +111,6 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of a new environment with the wheel, and with the dependencies of this one."""
     folder = tmp_path_factory.mktemp("fresh") / "venv"
     call(sys.executable, "-m", "venv", "--without-pip", folder, folder=ROOT)
     found = folder / "bin" / "python"
@@ -231,8 +229,6 @@ def test_what_is_installed_is_seen() -> None:
 
 @pytest.fixture
 def database() -> Iterator[str]:
-    """An advisory database that knows one bad version of a package."""
-
     class Osv(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

@@ -51,7 +51,6 @@ LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)")
 
 
 def anchors(page: Path) -> set[str]:
-    """Return the fragments of a page's headings."""
     found = set()
     for heading in re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE):
         plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
@@ -83,13 +82,11 @@ def test_targets_and_files_that_are_named_are_there(page: str) -> None:
 
 @cache
 def code() -> tuple[set[str], str]:
-    """Return the product's modules by name, and all of its text."""
     modules = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
     return {path.stem for path in modules}, "\n".join(path.read_text() for path in modules)
 
 
 def rows() -> list[tuple[str, str]]:
-    """Yield each word of the glossary with each of its names in the code."""
     found = []
     for line in (ROOT / "docs/glossary.md").read_text().splitlines():
         if line.startswith("| ") and not line.startswith("| word"):
@@ -147,7 +144,6 @@ def value_of(name: str) -> Any:
 
 
 def shown(name: str, value: float) -> str:
-    """Return a bound as the page has it."""
     small = re.split(r"[:.]", name)[-1].lower()
     if "bytes" in small:
         for unit, size in (("MiB", 2**20), ("KiB", 2**10)):
@@ -159,7 +155,6 @@ def shown(name: str, value: float) -> str:
 
 
 def bounds() -> set[str]:
-    """Return settings that are bounds: of the wire, of HTTP and of its brokers."""
     found = {
         f"{section}.{field.name}"
         for section, kind in KINDS.items()
@@ -246,7 +241,6 @@ CHOSEN_BEFORE = {
 
 
 def names_in(text: str) -> set[str]:
-    """Return the names in backquotes in the first column of a table."""
     firsts = [line.split("|")[1] for line in text.splitlines() if line.startswith("| ")]
     return {name for first in firsts for name in re.findall(r"`(\w+)`", first)}
 
@@ -322,8 +316,6 @@ UNLABELLED = re.compile(r"^```hex[ \t]*$", re.MULTILINE)
 
 
 class Example(NamedTuple):
-    """One worked example: how to build it, and the expected bytes."""
-
     page: str
     label: str
     code: str
@@ -335,7 +327,6 @@ def bytes_of(block: str) -> bytes:
 
 
 def examples_of(page: str, text: str) -> list[Example]:
-    """Return the examples of a page. Raises `ValueError` where blocks do not pair up."""
     if UNLABELLED.search(text):
         raise ValueError(f"{page}: a hex block has no label")
     code: dict[str, str] = {}
@@ -406,8 +397,6 @@ METHODS = {"HEAD": "GET", "OPTIONS": "GET"}
 
 
 class Call(NamedTuple):
-    """A call that a page names."""
-
     page: str
     line: int
     method: str
@@ -469,7 +458,6 @@ def _typed(name: str, block: str) -> Iterator[list[str]]:
 
 
 def calls(page: str) -> list[Call]:
-    """Yield the calls in a page's sentences and in its `curl` lines."""
     text = (ROOT / page).read_text()
     found = []
     for one in re.finditer(r"`(GET|PUT|POST|PATCH|DELETE|HEAD|OPTIONS) ([/…][^`\s]*)", text):
@@ -500,7 +488,6 @@ def _curled(page: str, number: int, words: list[str]) -> Call:
 
 @cache
 def of_bookies() -> set[tuple[str, str]]:
-    """Return the calls of a bookie's admin port."""
     source = "".join(
         (ROOT / path).read_text() for path in ("bookie/node.py", "octavo/process/copies.py")
     )
@@ -553,7 +540,6 @@ def _all_pages() -> str:
 
 @cache
 def problems() -> set[tuple[int, str]]:
-    """Return each status with each code that a broker answers with it."""
     source = "\n".join(path.read_text() for path in (ROOT / "broker").rglob("*.py"))
     names = dict(re.findall(r'^(\w+) = "([a-z-]+)"', source, re.MULTILINE))
     found = {
@@ -622,7 +608,6 @@ BUG = re.compile(r"\bbugs?:? ((?:\d+(?:, )?)+)")
 
 
 def properties() -> dict[str, str]:
-    """Return each property's row."""
     found: dict[str, str] = {}
     for line in (ROOT / "docs/properties.md").read_text().splitlines():
         if line.startswith("| "):

@@ -40,7 +40,6 @@ def relative(path: Path) -> str:
 
 
 def untidy(tree: ast.Module, text: str) -> Iterator[str]:
-    """Yield what the house rules object to in a module."""
     if not ast.get_docstring(tree):
         yield "a module says in its first lines what it is"
     if re.search(r"\b(TODO|FIXME|XXX)\b", text):
@@ -55,7 +54,6 @@ def untidy(tree: ast.Module, text: str) -> Iterator[str]:
 
 
 def bypasses(path: Path, tree: ast.Module) -> Iterator[str]:
-    """Yield calls that bypass the simulation seam."""
     if path.relative_to(ROOT).parts[0] not in SIMULATED or relative(path) in SEAMS:
         return
     for node in nodes_of(tree):
@@ -124,7 +122,6 @@ def test_assertions_are_on() -> None:
 
 
 def has_test(name: str) -> bool:
-    """Say whether there is a test function or folder of a name in a list of tests."""
     path, _, function = tiers.function_of(name).partition("::")
     if not function or not (ROOT / path).exists():
         return not function and (ROOT / path).exists()
@@ -166,7 +163,6 @@ def said(room: Path) -> str:
 
 @functools.cache
 def names_in(path: Path) -> frozenset[str]:
-    """Return the names defined there: classes, functions, methods, constants."""
     found = set()
     for node in nodes_of(ast.parse(path.read_text())):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -202,7 +198,6 @@ def test_what_doors_name_is_there() -> None:
 
 
 def _missing(room: Path) -> Iterator[str]:
-    """Yield what a door names and is not there."""
     layer = ROOT / room.relative_to(ROOT).parts[0]
     inside, offered = " ".join(said(room).split()).split("Others use")
     for text, place in ((inside, layer), (offered, room)):
@@ -244,7 +239,6 @@ _ORDERED = {"tuple", "list", "iter", "enumerate", "map", "zip"}
 
 
 def iterated_sets(source: str) -> Iterator[tuple[int, str]]:
-    """Return (line, name) of every iteration over a known set."""
     nodes = nodes_of(ast.parse(source))
     sets = {ast.unparse(name): kind for name, kind in _sets(nodes)}
     harmless = {name for name, kind in sets.items() if kind.startswith(_HARMLESS)}
@@ -256,7 +250,6 @@ def iterated_sets(source: str) -> Iterator[tuple[int, str]]:
 
 
 def _sets(nodes: list[ast.AST]) -> Iterator[tuple[ast.expr, str]]:
-    """Return names annotated as a set, or made as one without an annotation."""
     for node in nodes:
         if isinstance(node, ast.AnnAssign) and "set[" in ast.unparse(node.annotation)[:10]:
             yield node.target, ast.unparse(node.annotation)
@@ -274,7 +267,6 @@ def _is_call(node: ast.expr, name: str) -> bool:
 
 
 def _called(node: ast.Call) -> str:
-    """Return the name of a function that is called by its bare name, else an empty string."""
     return node.func.id if isinstance(node.func, ast.Name) else ""
 
 
@@ -359,7 +351,6 @@ _HARMLESS_CALLS = ("append", "extend", "add", "clear", "get", *_VIEWS)
 
 
 def risky_loops(source: str) -> Iterator[tuple[int, str]]:
-    """Return (line, container)."""
     for node in nodes_of(ast.parse(source)):
         if not isinstance(node, ast.For | ast.AsyncFor):
             continue
@@ -472,7 +463,6 @@ NAMED_TUPLES = {"_asdict", "_fields", "_make", "_replace"}
 
 
 def made_in(tree: ast.Module) -> set[str]:
-    """Return names of attributes and functions that a module makes."""
     return {
         node.attr
         for node in ast.walk(tree)
@@ -485,7 +475,6 @@ def made_in(tree: ast.Module) -> set[str]:
 
 
 def bases_of(tree: ast.Module) -> Iterator[ast.Module]:
-    """Return our modules whose classes are extended in a module."""
     bases = {
         base.id
         for node in ast.walk(tree)

@@ -171,8 +171,6 @@ def test_what_a_system_does_not_do_has_a_reason(name: str) -> None:
 
 
 class NoServers(Bookies):
-    """A cluster that makes nothing and remembers what was dropped."""
-
     name = "none"
     version = "0"
 

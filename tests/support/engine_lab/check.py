@@ -19,11 +19,9 @@ from tests.support.engine_lab.life import TINY, Fact, Promised, entry_of, promis
 from tests.support.storage_support import OTHER_KEY, entry_bytes, is_fenced, make_run
 
 PROBE = 99
-"""A ledger that only the check uses."""
 
 
 Seen = dict[int, tuple[object, ...]]
-"""A reader's findings, by ledger."""
 
 
 async def check(
@@ -36,7 +34,6 @@ async def check(
 async def check_disk(
     disk: SimDisk, facts: Sequence[Fact], *, sure: bool = True, config: BookieConfig = TINY
 ) -> None:
-    """Check a disk that is already open. The check changes the disk."""
     wanted = promises(facts)
     storage = await _open(disk, config)
     seen = await _look(storage, wanted, sure)

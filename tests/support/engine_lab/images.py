@@ -30,8 +30,6 @@ class FrozenFile(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """Everything that may survive from one moment."""
-
     names: dict[str, int]
     name_ops: list[tuple[str, int | None, str]]
     files: list[FrozenFile]
@@ -40,8 +38,6 @@ class Moment(NamedTuple):
 
 
 class Image(NamedTuple):
-    """A disk on which everything is synced."""
-
     files: dict[str, tuple[bytes, int]]
     """Path → bytes and size. The file is zero from the end of the bytes to its size."""
     folders: dict[str, None]
@@ -64,7 +60,6 @@ class Image(NamedTuple):
         return disk
 
     def digest(self, more: object) -> bytes:
-        """Hash the image together with the promises `more`."""
         indexes = [
             (path, sorted(kept.flushed._runs.items()), kept.flushed.covered, changes)
             for path, (kept, changes) in sorted(self.indexes.items())
@@ -123,7 +118,6 @@ def images(moment: Moment) -> Iterator[Image]:
 
 
 def is_complete(moment: Moment) -> bool:
-    """Whether `images` gives every combination, of whole sectors at least."""
     return _combinations(_questions(moment, torn=False)) <= COMBINATIONS_MAX
 
 
@@ -135,7 +129,6 @@ def _combinations(questions: list[list[Answer]]) -> int:
 
 
 def _questions(moment: Moment, *, torn: bool) -> list[list[Answer]]:
-    """For each question, list its answers from "lost" to "kept"."""
     found: list[list[Answer]] = []
     for number, op in enumerate(moment.name_ops):
         found.append([("name", number, False), ("name", number, op)])
@@ -190,7 +183,6 @@ def _put(data: bytearray, piece: Piece) -> None:
 
 
 def _apply(names: dict[str, int], name: str, number: int | None, old: str) -> None:
-    """Apply a change of inodes as `apply_name` does."""
     if old and names.get(old) == number:
         del names[old]
     if number is None:

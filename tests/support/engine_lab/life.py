@@ -65,7 +65,6 @@ _TINIER: dict[tuple[Any, str], object] = {
 
 @contextmanager
 def tinier() -> Iterator[None]:
-    """Shrink thresholds that are no settings, within the block."""
     before = {where: getattr(*where) for where in _TINIER}
     try:
         for where, value in _TINIER.items():
@@ -77,8 +76,6 @@ def tinier() -> Iterator[None]:
 
 
 class CheckLoop(SimLoop):
-    """A loop that runs blocking calls at once, for checks without races."""
-
     def __init__(self, seed: int = 1, *, trace: Trace | None = None) -> None:
         super().__init__(seed, trace=trace or Trace())
         self.run_in_executor = self._call_at_once  # type: ignore[method-assign, assignment]
@@ -114,10 +111,7 @@ Fact = tuple[str, int, int]
 
 @dataclass
 class Promised:
-    """The promises about one ledger, summed up from the facts."""
-
     tried: dict[int, int] = field(default_factory=dict)
-    """Entry → size of its payload."""
     acked: set[int] = field(default_factory=set)
     fence_tried: bool = False
     fenced: bool = False
@@ -130,7 +124,6 @@ class Promised:
 
     @property
     def is_known(self) -> bool:
-        """Whether the bookie must know the ledger."""
         return bool(self.acked) or self.fenced or self.lac >= 0
 
 
@@ -161,15 +154,11 @@ def promises(facts: Sequence[Fact]) -> dict[int, Promised]:
     return found
 
 
-class Broken(AssertionError):
-    """The storage broke a promise."""
+class Broken(AssertionError): ...
 
 
 class EngineLife:
-    """A storage whose calls are noted: what was tried, and what was promised."""
-
     allowed: tuple[type[Exception], ...] = ()
-    """Errors that a call may end with; such a call promises nothing."""
 
     def __init__(self, disk: SimDisk, config: BookieConfig) -> None:
         self.disk = disk

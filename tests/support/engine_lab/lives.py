@@ -31,13 +31,10 @@ OTHER = next(n for n in range(50, 99) if journal_of(n, 2) != journal_of(1, 2))
 
 
 class CrashPoint(NamedTuple):
-    """A moment, and the promises made by then."""
-
     where: str
     moment: Moment
     facts: tuple[Fact, ...]
     sure: bool = True
-    """False: entries that were tried and not acked may come and go."""
 
 
 class Recorder(DiskFaults):
@@ -70,8 +67,6 @@ class Recorder(DiskFaults):
 
 
 class Life(EngineLife):
-    """One storage since its first start. Its operations use its newest ledger."""
-
     def __init__(self, loop: SimLoop, config: BookieConfig = TINY) -> None:
         super().__init__(SimDisk(), config)
         self.loop = loop
@@ -103,11 +98,9 @@ class Life(EngineLife):
         await self._add(ledger_id, entry_id)
 
     async def roll(self) -> None:
-        """Add entries that make the journal roll, and the entry log after it."""
         await self.add(BIG_BYTES)
 
     async def other(self) -> None:
-        """Add to a ledger of another journal, if there is one."""
         await self.add(ledger_id=OTHER)
 
     async def fence_it(self) -> None:
@@ -120,14 +113,12 @@ class Life(EngineLife):
         await self.storage.checkpoint()
 
     async def delete_it(self) -> None:
-        """Delete the ledger; later operations use a new ledger."""
         ledger_id = self.ledger_id
         if ledger_id in self.storage.ledgers():
             self.ledger_id += 1
             await self.delete(ledger_id)
 
     async def gc(self) -> None:
-        """Remove logs without live entries, and forget old deletions."""
         await self.collect(compact=False)
 
     async def compact(self) -> None:
@@ -135,7 +126,6 @@ class Life(EngineLife):
         await self.collect(compact=True)
 
     async def crowd(self) -> None:
-        """Run an add, a deletion and a checkpoint while a compaction runs."""
         compaction = self.loop.create_task(self.compact())
         await asyncio.sleep(0)
         await asyncio.gather(self.add(), self.delete_it(), self.checkpoint(), compaction)
@@ -145,13 +135,11 @@ class Life(EngineLife):
         await self.start()
 
     async def power(self) -> None:
-        """Fail the power while the storage is idle, and start again."""
         await silence(self.storage)
         self.disk.crash()
         await self.start()
 
     async def busy(self) -> None:
-        """Add an entry and an explicit LAC while a checkpoint runs."""
         checkpoint = self.loop.create_task(self.storage.checkpoint())
         await asyncio.sleep(0)
         await asyncio.gather(self.add(), self.confirm(), checkpoint)

@@ -11,8 +11,6 @@ TURNS = 20
 
 
 class _Stepped:
-    """Forwards a coroutine's waits, and cancels its task at one of them."""
-
     def __init__(self, work: Coroutine[Any, Any, object], step: int, *, late: bool) -> None:
         self._work = work
         self._step = step

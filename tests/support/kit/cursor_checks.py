@@ -20,7 +20,6 @@ class Front:
 
     to: int = 0
     by: Operation | None = None
-    """The call that raised `to`."""
     above: dict[int, Operation] = field(default_factory=dict)
 
     def add(self, offset: int, one: Operation) -> None:
@@ -43,11 +42,8 @@ class Front:
 @dataclass(slots=True)
 class Cursor:
     durable: Front = field(default_factory=Front)
-    """Offsets whose ack was confirmed."""
     tried: Front = field(default_factory=Front)
-    """Offsets whose ack was requested, whatever the outcome."""
     acked_at: dict[int, Operation] = field(default_factory=dict)
-    """The first durable ack of each offset."""
     moves: set[Operation] = field(default_factory=set)
     """Resets in progress. A reset with an unknown outcome stays here for ever."""
     era: int = 0
@@ -57,8 +53,6 @@ class Cursor:
 
 
 class CursorChecks:
-    """Goes through invocations and completions in order."""
-
     def __init__(self, operations: Iterable[Operation]) -> None:
         self._cursors: defaultdict[tuple[str, str], Cursor] = defaultdict(Cursor)
         self._events: list[tuple[int, bool, Operation]] = []
@@ -139,7 +133,6 @@ class CursorChecks:
 
 
 def _taken(one: Operation) -> list[int]:
-    """Return the offsets of an ack that were not refused."""
     refused = set(one.result or ()) if one.outcome == "ok" else set()
     return [offset for offset in one.value if offset not in refused]
 

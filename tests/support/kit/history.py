@@ -30,11 +30,9 @@ class Call(enum.StrEnum):
     RECEIVE = "receive"
     """Read in any order (a shared subscription). result: [(offset, message)]."""
     SEEK = "seek"
-    """The reader moves: its next poll may begin anywhere."""
     ACK = "ack"
     """value: offsets; result: the refused offsets, or None."""
     ACK_UP_TO = "ack_up_to"
-    """value: the last acked offset."""
     MARK = "mark"
     """result: the subscription's committed offset, before which everything is acked."""
     RESET = "reset"
@@ -67,8 +65,6 @@ LISTS_OF_PAIRS = (Call.POLL, Call.RECEIVE, Call.READ, Call.REPLICA)
 
 @dataclass(slots=True, eq=False)
 class Operation:
-    """A call of a process, and its answer once there is one."""
-
     process: str
     call: Call
     log: str
@@ -98,8 +94,6 @@ class Operation:
 
 
 class History:
-    """Operations in the order of their invocation."""
-
     def __init__(
         self,
         clock: Callable[[], float] = time.monotonic,
@@ -143,11 +137,9 @@ class History:
         return self._complete(one, "ok", result)
 
     def fail(self, one: Operation, why: Any = None) -> Operation:
-        """Note that the call certainly did not and will not happen."""
         return self._complete(one, "fail", why)
 
     def info(self, one: Operation, why: Any = None) -> Operation:
-        """Note that the call may have happened, or may yet happen."""
         return self._complete(one, "info", why)
 
     @contextmanager
@@ -185,7 +177,6 @@ class History:
         group: str = "",
         key: str | None = None,
     ) -> Operation:
-        """Note an observation that takes no time."""
         one = self.invoke(process, call, log, value, group=group, key=key)
         return self.ok(one, result)
 

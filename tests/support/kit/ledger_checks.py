@@ -17,7 +17,6 @@ CALLS = (Call.ADD, Call.READ, Call.LAC, Call.FENCE, Call.CLOSE, Call.REPLICA, Ca
 def check_ledger(
     log: str, operations: Iterable[Operation], *, acks_in_order: bool = False
 ) -> Iterator[Problem]:
-    """Check one ledger's operations, in the order of their invocation."""
     calls: defaultdict[Call, list[Operation]] = defaultdict(list)
     for one in operations:
         calls[one.call].append(one)
@@ -46,7 +45,6 @@ class LedgerChecks:
         yield from self._unconfirmed()
 
     def _contents(self) -> Iterator[Problem]:
-        """Each entry has one content, and some process added that content."""
         added: dict[Any, Operation] = {}
         for one in self._adds:
             before = added.setdefault(one.value, one)
@@ -78,7 +76,6 @@ class LedgerChecks:
         return self._last is not None and entry <= self._last
 
     def _missing(self) -> Iterator[Problem]:
-        """An entry that was acked or read stays readable."""
         shown: dict[int, Operation] = {one.result: one for one in reversed(self._acked)}
         for read in self._reads:
             for entry, value in read.result or ():
@@ -220,7 +217,6 @@ def _ok(calls: dict[Call, list[Operation]], call: Call) -> list[Operation]:
 
 
 def _both_ends(operations: Iterable[Operation]) -> list[tuple[Operation, bool]]:
-    """Yield invocations and completions in order."""
     events: list[tuple[int, bool, Operation]] = []
     for one in operations:
         events += ((one.invoked, False, one), (one.completed, True, one))
@@ -242,7 +238,6 @@ def _last_of(close: Operation) -> int:
 
 
 def _agree(one: Any, other: Any) -> bool:
-    """Compare two ends; lengths only when both have one."""
     if isinstance(one, tuple) and isinstance(other, tuple):
         return one == other
     return (one[0] if isinstance(one, tuple) else one) == (

@@ -84,7 +84,6 @@ class Search:
         return False
 
     def unexplained(self) -> list[Operation]:
-        """In the best attempt, return the operations that had to come next and could not."""
         return [self._operations[at] for at in self._next(self.best)]
 
     def _steps(self, taken: int, state: Any) -> Iterator[tuple[int, Any]]:
@@ -109,8 +108,6 @@ class Search:
         return iter(found)
 
     def _next(self, taken: int) -> list[int]:
-        """Return the operations that may come next: no remaining operation completed before
-        them."""
         found: list[int] = []
         first = (~taken & (taken + 1)).bit_length() - 1
         earliest = NEVER

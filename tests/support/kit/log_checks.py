@@ -12,7 +12,6 @@ from tests.support.kit.history import Call, Operation
 from tests.support.kit.problems import Kind, Problem
 
 Place = tuple[str, int]
-"""A log and an offset in it."""
 
 
 class Sent:
@@ -20,7 +19,6 @@ class Sent:
         self.first: dict[Any, Operation] = {}
         """The first attempt that did not certainly fail, or else the first attempt."""
         self.again: dict[Any, list[Operation]] = {}
-        """Further attempts of the same message that did not certainly fail."""
         self.acked: dict[Any, Operation] = {}
         self.first_step: dict[Any, int] = {}
 
@@ -43,12 +41,9 @@ class Seen:
     def __init__(self) -> None:
         self.place: dict[Any, Place] = {}
         self.by: dict[Any, Operation] = {}
-        """The read that completed first."""
         self.moved: dict[Any, list[tuple[Place, Operation]]] = {}
-        """Other places at which the same message was read."""
         self.at: defaultdict[str, dict[int, tuple[Any, Operation]]] = defaultdict(dict)
         self.others: dict[Place, list[tuple[Any, Operation]]] = {}
-        """Other contents that were read at the same place."""
         self.groups: defaultdict[str, set[Any]] = defaultdict(set)
 
     def add(self, one: Operation) -> None:
@@ -103,7 +98,6 @@ class LogChecks:
         yield from self._against_real_time()
 
     def is_known_before(self, value: Any, step: int) -> bool:
-        """Whether the log certainly held this message before `step`."""
         acked = self.sent.acked.get(value)
         if acked is not None and acked.completed < step:
             return True
@@ -166,7 +160,6 @@ class LogChecks:
                 yield Problem(Kind.MOVED, what, (one, self.seen.by[one.value]))
 
     def _ordered(self) -> Iterator[tuple[Operation, Place]]:
-        """Return sends with one known place, in the order of invocation."""
         for one in self.sends:
             value = one.value
             if one.outcome == "fail" or value in self.sent.again or value in self.seen.moved:
@@ -234,8 +227,6 @@ def _newest_two(
 
 
 class Ranges:
-    """Half-open ranges of offsets that may overlap."""
-
     def __init__(self, ranges: Iterable[tuple[int, int]]) -> None:
         self._starts: list[int] = []
         self._ends: list[int] = []
@@ -252,6 +243,5 @@ class Ranges:
 
 
 def first_within(offsets: list[int], start: int, end: int) -> int | None:
-    """Return the lowest of sorted `offsets` in [start, end)."""
     at = bisect_left(offsets, start)
     return offsets[at] if at < len(offsets) and offsets[at] < end else None

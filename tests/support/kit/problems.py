@@ -24,15 +24,11 @@ class Kind(enum.StrEnum):
     REAL_TIME = "real-time"
     """Acked before another message was sent, but stored after it."""
     INCONSISTENT = "inconsistent"
-    """Two contents at one place."""
     MOVED = "moved"
-    """Acked at one place, read at another."""
     HOLE = "hole"
-    """An empty offset, with messages after it."""
 
     # Readers
     NONMONOTONIC = "nonmonotonic"
-    """An ordered reader went back."""
     SKIPPED = "skipped"
     """An ordered reader skipped messages that other readers got."""
 
@@ -42,7 +38,6 @@ class Kind(enum.StrEnum):
     MARK_OVER_UNACKED = "mark-over-unacked"
     """The committed offset passed a message without an ack."""
     REDELIVERED = "redelivered"
-    """Delivered although its ack was durable."""
 
     # Ledgers
     LAC_BACK = "lac-back"
@@ -51,9 +46,7 @@ class Kind(enum.StrEnum):
     LAC_AHEAD = "lac-ahead"
     """Above every entry that was ever added, or above the end."""
     UNCONFIRMED = "unconfirmed"
-    """Read above the LAC that the reader knew."""
     DIVERGED = "diverged"
-    """Two contents of an entry."""
     TWO_ENDS = "two-ends"
     ACK_BEYOND_END = "ack-beyond-end"
     READ_BEYOND_END = "read-beyond-end"

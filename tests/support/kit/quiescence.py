@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 _LONG = 5_000
-"""Longer containers are data: entries, offsets, messages."""
 
 
 def describable(roots: Iterable[object]) -> list[object]:
@@ -60,7 +59,6 @@ _Enter = Callable[[Any], Iterable[object]]
 _INSIDE: dict[type, _Enter] = {}
 """How to enter an object of each type: each test walks through some 10,000 objects of few types."""
 _DESCRIBED: set[type] = set()
-"""The product's types that have a `describe()`."""
 
 
 def _how_to_enter(kind: type) -> _Enter:
@@ -98,7 +96,6 @@ def _slots(kind: type) -> Iterator[str]:
 
 
 def in_use(one: Any) -> dict[str, int]:
-    """Return the values of a `describe()` that are not 0."""
     return {name: count for name, count in one.describe().items() if count}
 
 
@@ -120,7 +117,6 @@ class Unrest:
         return bool(self._left)
 
     def left(self) -> list[str]:
-        """Return the counts that are still above 0, by class and name."""
         self.look()
         reachable = {id(one) for one in describable(self._roots())}
         return sorted(

@@ -13,8 +13,6 @@ from tests.support.kit.problems import Kind, Problem
 
 
 class Gap(NamedTuple):
-    """An ordered reader got no message of [start, end)."""
-
     start: int
     end: int
     poll: Operation
@@ -25,11 +23,9 @@ class Subscribed:
     """The state of a subscription in a log. It begins at 0 unless a RESET moves it."""
 
     high: int = 0
-    """One above the highest offset delivered so far."""
     acked: int = 0
     """Everything before it may have been acked, seen or not."""
     single: set[int] = field(default_factory=set)
-    """Offsets that may have been acked singly."""
     moves: set[Operation] = field(default_factory=set)
     """Resets in progress. A reset with an unknown outcome stays here for ever."""
     begin: int = 0
@@ -51,7 +47,6 @@ class ReaderChecks:
         self._backs: list[Problem] = []
         self._groups: defaultdict[tuple[str, str], Subscribed] = defaultdict(Subscribed)
         self._next: dict[tuple[str, str], int | None] = {}
-        """Where a direct reader continues; None after a seek."""
         for _, one, completes in _events(operations):
             self._apply(one, completes)
 
@@ -86,7 +81,6 @@ class ReaderChecks:
                 group.high, group.acked, group.single = one.value, 0, set()
 
     def _follow(self, poll: Operation) -> None:
-        """A direct reader gets one offset after the other."""
         session = (poll.process, poll.log)
         expected = self._next.get(session) if poll.value is None else poll.value
         for offset, value in poll.result or ():
@@ -163,7 +157,6 @@ class ReaderChecks:
     def _drained(
         self, value: object, log: str, offset: int | None, group: str | None = None
     ) -> Operation | None:
-        """Return a drain that had to meet the message."""
         for drain in self._drains:
             if drain.log not in ("", log) or (group is not None and drain.group != group):
                 continue

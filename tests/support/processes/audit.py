@@ -23,7 +23,6 @@ from tests.support.processes.users import TOPIC, Place, Record
 async def stored(
     urls: list[str], partitions: int, topic: str = TOPIC
 ) -> dict[Place, tuple[str, str]]:
-    """Return the text and key of every message of the topic."""
     async with AsyncClient(urls) as client:
         return {
             (partition, message.offset): (message.text(), (message.key or b"").decode())
@@ -33,12 +32,10 @@ async def stored(
 
 
 def texts(found: dict[Place, tuple[str, str]]) -> list[tuple[Place, str]]:
-    """Return the texts in order, without keys."""
     return [(place, found[place][0]) for place in sorted(found)]
 
 
 def problems(record: Record, found: dict[Place, tuple[str, str]]) -> list[str]:
-    """Return every broken promise, in words."""
     return [
         *(f"call failed: {text}" for text in record.failed),
         *(
@@ -51,7 +48,6 @@ def problems(record: Record, found: dict[Place, tuple[str, str]]) -> list[str]:
 
 
 def errors_in_logs(folder: Path) -> list[str]:
-    """Return log lines with a stack trace: they are defects, whatever the faults were."""
     return [
         f"{path.name}: {line}"
         for path in sorted((folder / "logs").glob("*.jsonl"))
@@ -61,7 +57,6 @@ def errors_in_logs(folder: Path) -> list[str]:
 
 
 def last_warnings(folder: Path, count: int = 60) -> list[str]:
-    """Return the processes' last warnings, in the order of time."""
     lines = [
         (found.get("ts", ""), f"{path.stem}: {line}")
         for path in (folder / "logs").glob("*.jsonl")
@@ -73,7 +68,6 @@ def last_warnings(folder: Path, count: int = 60) -> list[str]:
 
 
 Copies = dict[int, dict[str, bytes]]
-"""Entry → bookie → payload, for one ledger."""
 
 
 async def ledger_problems(folder: Path, metadata_url: str) -> list[str]:
@@ -107,7 +101,6 @@ async def _records(metadata_url: str) -> dict[int, LedgerMetadata]:
 
 
 async def _collect(storage: Storage, metadata: LedgerMetadata, name: str, into: Copies) -> None:
-    """Read every entry's payload and check its digest."""
     digest = digest_for(metadata.digest_type, metadata.password)
     ledger_id = metadata.ledger_id
     for first, last in await storage.reads.entries(ledger_id):

@@ -12,8 +12,6 @@ from tests.support.processes.standalone import OCTAVO, environment
 
 
 class Watcher:
-    """Searches all files below a folder for canaries, repeatedly."""
-
     def __init__(self, folder: Path, *canaries: bytes) -> None:
         self.folder = folder
         self.canaries = [form for one in canaries for form in (one, base64.b64encode(one)[:-4])]
@@ -45,7 +43,6 @@ class Watcher:
 
 
 def said(*arguments: str, **variables: str) -> str:
-    """Run a command that must succeed, and return its output."""
     done = subprocess.run(
         [*OCTAVO, *arguments],
         stdin=subprocess.DEVNULL,

@@ -36,7 +36,6 @@ BOOKIES = 4
 BROKERS = 2
 SESSION_MS = 2_000
 SETTLE_S = 90.0
-"""Every call must be answered within this time after the last fault."""
 SMALL_BOOKIE = {
     "flush_interval_ms": 500,
     "write_cache_bytes_max": 1_000_000,
@@ -80,8 +79,6 @@ def draw_faults(rng: random.Random, count: int) -> Iterator[Fault]:
 
 
 class Breaker:
-    """Breaks the members of a supervised cluster, and mends them."""
-
     def __init__(self, supervisor: Supervisor) -> None:
         self.supervisor = supervisor
         self._broken: set[str] = set()
@@ -131,7 +128,6 @@ class Outcome:
 
 
 Trouble = Callable[[Breaker, Record], Awaitable[None]]
-"""What happens while the users work; everything is mended when it returns."""
 
 
 def random_faults(rng: random.Random, count: int) -> Trouble:

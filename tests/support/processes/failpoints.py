@@ -31,7 +31,6 @@ class Failpoint(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name without count and action."""
         return f"{self.step}:{self.phase}"
 
 
@@ -71,7 +70,6 @@ FIRST_START_FAILPOINTS = (
     *_phases("cookie-record", "create"),
     *_phases("high-water-record", "create"),
 )
-"""Steps of a bookie's first start only."""
 AFTER_A_CRASH = frozenset({"mark.unlink", "cookie.unlink", "high-water.unlink"})
 """Steps that clear away the traces of a crash; they need a crash at the right moment before."""
 BROKER_FAILPOINTS = (
@@ -124,7 +122,6 @@ class Armed:
         return self._left == 0
 
     def fire(self) -> None:
-        """Note the hit, then end or stop this process."""
         failpoint = self._failpoint
         assert failpoint is not None
         self._map[0] = 0
@@ -137,8 +134,6 @@ class Armed:
 
 
 class Trigger:
-    """The other side of `Armed`: arms a process, or the next process of that name."""
-
     def __init__(self, path: Path) -> None:
         self._map = _mapped(path)
 
@@ -153,7 +148,6 @@ class Trigger:
 
     @property
     def is_armed(self) -> bool:
-        """Whether it has not fired yet."""
         return bool(self._map[0])
 
 
@@ -178,13 +172,11 @@ def _decoded(text: bytes) -> Failpoint | None:
 
 
 def hits(folder: Path) -> Counter[str]:
-    """Return the number of deaths at each failpoint, by `step:phase`."""
     noted = (line.rpartition(":") for line in lines(folder / "failpoints.hits"))
     return Counter(name for name, _, action in noted if action.startswith("kill"))
 
 
 def seen(folder: Path) -> set[str]:
-    """Return every step that any process took."""
     return set(lines(folder / "failpoints.seen"))
 
 

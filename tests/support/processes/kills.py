@@ -85,7 +85,6 @@ class LaunchedSupervisor(Supervisor):
         return self.plan.folder / "failpoints"
 
     async def until_dead(self, name: str, timeout_s: float = 60.0) -> bool:
-        """Wait for its death; return False when it still lives after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while not self.is_dead(name):
             if time.monotonic() > deadline:
@@ -100,8 +99,6 @@ class LaunchedSupervisor(Supervisor):
 
 
 class Killer:
-    """Kills and starts processes until `cycles` are done."""
-
     def __init__(
         self,
         supervisor: LaunchedSupervisor,
@@ -116,9 +113,7 @@ class Killer:
         self._busy: set[str] = set()
         self._tried: Counter[str] = Counter()
         self.kills: Counter[str] = Counter()
-        """SIGKILLs by their trigger."""
         self.starts_s: defaultdict[str, list[float]] = defaultdict(list)
-        """Seconds from start to serving, by kind of process."""
         self.log: list[str] = []
 
     @property
@@ -126,7 +121,6 @@ class Killer:
         return self.kills.total()
 
     async def run(self) -> None:
-        """Return when all cycles are done and all processes serve."""
         async with asyncio.TaskGroup() as group:
             tasks: set[asyncio.Task[None]] = set()
             while self.done < self._cycles:
@@ -198,7 +192,6 @@ class Killer:
         self.kills[how] += 1
 
     async def _ends_at_failpoint(self, name: str, failpoint: Failpoint) -> bool:
-        """Arm it and wait; return whether it died at the failpoint."""
         self._note(f"{name} at {failpoint}")
         supervisor = self._supervisor
         trigger = supervisor.launched[name].trigger
@@ -253,7 +246,6 @@ class Killer:
             return
 
     def _draw(self, name: str, *, starting: bool = False) -> Failpoint:
-        """Draw one of the failpoints with the fewest hits and tries."""
         every = BOOKIE_FAILPOINTS if name.startswith("bookie") else BROKER_FAILPOINTS
         known = [one for one in every if starting or one.partition(":")[0] not in START_STEPS]
         if starting:
@@ -268,7 +260,6 @@ class Killer:
         return Failpoint(step, phase, self._rng.randint(1, most))
 
     async def _stopped(self, name: str) -> None:
-        """Stop it with SIGSTOP past its session."""
         self._note(f"STOP {name}")
         self._supervisor.signal(name, signal.SIGSTOP)
         await self._past_session(name)
@@ -293,7 +284,6 @@ class Killer:
         self.stops += 1
 
     stops = 0
-    """How often a process slept past its session."""
 
     def _note(self, what: str) -> None:
         self.log.append(f"{self.done}: {what}")
@@ -303,7 +293,6 @@ class Killer:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether process `pid` sleeps after a SIGSTOP."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
     return False

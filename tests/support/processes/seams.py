@@ -150,8 +150,6 @@ class FailIndex:
 
 
 class FailStore:
-    """A metadata store whose changes are steps; other calls go straight to the store."""
-
     def __init__(self, store: Any, armed: Armed) -> None:
         self._store = store
         self._armed = armed
@@ -207,7 +205,6 @@ OCTAVO_KINDS = {
     "transactions": "bulk-load",
     "security": "security",
 }
-"""Kinds by the folder below `/octavo`; `topics` have their own kinds."""
 _LEDGER_KINDS = {
     "available": "registration",
     "cookies": "cookie-record",
@@ -233,7 +230,6 @@ def record_kind(path: str) -> str:
 
 
 def ledger_change(value: bytes) -> str:
-    """Name a put's change of a ledger's record, by the new state."""
     match decode_ledger_metadata(0, value).state:
         case LedgerState.OPEN:
             return "ensemble"

@@ -21,7 +21,6 @@ OCTAVO = [sys.executable, "-m", "octavo.cli.main"]
 
 
 def environment() -> dict[str, str]:
-    """Return the environment without the user's own settings."""
     kept = {name: text for name, text in os.environ.items() if not name.startswith("OCTAVO_")}
     return {**kept, "COLUMNS": "200"}
 
@@ -42,7 +41,6 @@ def octavo(
 
 
 def until(condition: Callable[[], bool], what: str, timeout_s: float = 120.0) -> None:
-    """Poll until `condition` holds; fail naming `what`."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
@@ -58,7 +56,6 @@ class Standalone:
         self.process: subprocess.Popen[str] | None = None
 
     def start(self) -> dict[str, object]:
-        """Start, wait until ready, and return the output."""
         self.process = subprocess.Popen(
             [
                 *self._command,
@@ -90,18 +87,15 @@ class Standalone:
         return read_cluster(self.folder)
 
     def pids(self) -> dict[str, int]:
-        """Return the pids of all living children."""
         members = self.cluster.members
         return {member.name: member.pid for member in members if is_child(member.pid)}
 
     def kill(self, name: str) -> int:
-        """kill −9 one child; return its pid."""
         pid = self.pids()[name]
         os.kill(pid, signal.SIGKILL)
         return pid
 
     def kill_everything(self) -> None:
-        """kill −9 the supervisor and all children at once."""
         assert self.process is not None
         pids = [self.process.pid, *self.pids().values()]
         for pid in pids:
@@ -111,7 +105,6 @@ class Standalone:
         until(lambda: not self.pids(), "all children are gone")
 
     def stop(self) -> str:
-        """Send SIGTERM; return standard error."""
         assert self.process is not None
         self.process.terminate()
         _, said = self.process.communicate(timeout=60)

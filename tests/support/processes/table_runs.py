@@ -22,7 +22,6 @@ from octavo.pipeline.table_rules import Upkeep
 
 
 def follow(service: str, topic: str, folder: str) -> None:
-    """Follow with small commits, joins and expiry after each."""
     options = TableOptions(
         f"public/{topic}",
         Place(folder, "public", topic),
@@ -40,7 +39,6 @@ def follow(service: str, topic: str, folder: str) -> None:
 
 
 def main(service: str, topic: str, folder: str) -> None:
-    """Run children, one at a time."""
     Path(folder).mkdir(parents=True, exist_ok=True)
     for _ in sys.stdin:
         pid = os.fork()

@@ -22,23 +22,17 @@ TOPIC = "chaos"
 SUBSCRIPTION = "readers"
 
 Place = tuple[int, int]
-"""Partition and offset."""
 
 
 class Record:
-    """The users' answers. `history` has all of them; the rest serves tasks that wait."""
-
     def __init__(self) -> None:
         self.history = History()
         self.sent = 0
         self.acked = 0
         self.failed: list[str] = []
-        """Failed calls, in words."""
         self.delivered: Counter[Place] = Counter()
         self.consumed: set[Place] = set()
-        """Messages with a durable ack."""
         self.keys: dict[str, str] = {}
-        """The key of each text."""
 
 
 def payload(name: str, number: int) -> str:
@@ -70,7 +64,6 @@ class Publisher:
         self.stopping = False
 
     async def run(self, rate: float) -> None:
-        """Send about `rate` messages a second; return when all are answered."""
         producer = await self._client.producer(
             self._topic,
             producer_id=self._name,
@@ -138,7 +131,6 @@ class Consumer:
                 await self._ack(kept)
 
     async def _receive(self) -> Sequence[Delivery]:
-        """Receive once; note the messages of each partition."""
         calls = self._invoked(Call.RECEIVE, dict.fromkeys(self._partitions))
         history = self._record.history
         try:
@@ -183,7 +175,6 @@ class Consumer:
         }
 
     def _invoked(self, call: Call, values: Mapping[int, list[int] | None]) -> dict[int, Operation]:
-        """Note the call as one operation per partition."""
         invoke = self._record.history.invoke
         return {
             partition: invoke(self._name, call, str(partition), value, group=SUBSCRIPTION)
@@ -225,7 +216,6 @@ class Follower:
 
 
 def note_read(record: Record, name: str, found: Iterable[tuple[Place, str]]) -> None:
-    """Note a read of the whole topic from beginning to end."""
     logs: dict[int, list[tuple[int, str]]] = {}
     for (partition, offset), text in found:
         logs.setdefault(partition, []).append((offset, text))

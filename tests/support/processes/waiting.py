@@ -21,7 +21,6 @@ async def more_acked(record: Record, count: int, timeout_s: float = DEADLINE_S) 
 
 
 async def everybody_registered(urls: list[str]) -> None:
-    """Wait until metadata lists every bookie and broker again."""
     async with AsyncClient(urls) as client, asyncio.timeout(DEADLINE_S):
         while len(await client.bookies()) < BOOKIES or len(await client.brokers()) < BROKERS:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
@@ -38,7 +37,6 @@ async def owners_of(urls: list[str]) -> list[tuple[str, int]]:
 
 
 async def more_lines(path: Path, count: int) -> None:
-    """Wait until a file has this many lines."""
     async with asyncio.timeout(DEADLINE_S):
         while len(lines(path)) < count:  # noqa: ASYNC110
             await asyncio.sleep(0.02)

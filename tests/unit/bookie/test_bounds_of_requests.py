@@ -157,8 +157,6 @@ class _NothingRead:
 
 
 class _Cold:
-    """Returns the run; meanwhile others have filled the budget."""
-
     wait_s_max = 10.0
 
     def __init__(self, answers: Budget) -> None:

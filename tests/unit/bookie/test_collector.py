@@ -98,7 +98,6 @@ class World:
             await self.collector.round()
 
     async def delete_at(self, now_ms: int) -> None:
-        """Run the round's part that handles ledgers."""
         self.collector.status.begin(now_ms)
         await self.collector._delete_ledgers(now_ms)
 

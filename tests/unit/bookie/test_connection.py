@@ -488,7 +488,6 @@ def test_the_choices_differ_where_the_bookie_looks() -> None:
 
 
 def seed_field(seed: int) -> int:
-    """Return the field in which this seed's fourth add differs."""
     found = adds(seed=seed, flags=ADD_FLAGS)
     wanted = found[2]._replace(entry_id=7)
     (index,) = [n for n, (a, b) in enumerate(zip(found[3], wanted, strict=True)) if a != b]
@@ -620,8 +619,6 @@ def test_refusals_in_rows(seed: int) -> None:
 
 # A bookie's connection gives back everything that it has taken, however it ends.
 class Transport:
-    """A socket that takes as much as the test says."""
-
     def __init__(self) -> None:
         self.unsent = 0
 
@@ -658,7 +655,6 @@ class Peer:
         self.flow.attach(cast(Any, self.transport), "peer")
 
     def answered(self, size: int) -> None:
-        """Make an answer of which the socket takes nothing."""
         self.flow.made(size)
         self.transport.unsent += size
         self.flow.written(size)

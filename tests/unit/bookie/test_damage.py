@@ -365,7 +365,6 @@ class Operator:
 
 
 async def start_again(bench: Bench, *, accept: bool) -> list[str]:
-    """Start on the disk's content; return the accepted losses."""
     operator = Operator(bench)
     bench.on_loss = operator.accept if accept else None
     await bench.start()
@@ -379,7 +378,6 @@ async def refused(bench: Bench, kind: type[OctavoError]) -> str:
 
 
 async def crashed(bench: Bench) -> MemoryDisk:
-    """Lose power after every process has ended."""
     after = bench.disk.after_crash(random.Random(1))
     await abandon(bench.storage)
     bench.disk = after
@@ -398,7 +396,6 @@ def spoil(disk: MemoryDisk, path: str, at: int, data: bytes = b"?!?!") -> None:
 
 
 async def held(bench: Bench, ledger_id: int) -> dict[int, object]:
-    """Return the bookie's answer for each of six entries."""
     found: dict[int, object] = {}
     for entry_id in range(6):
         try:
@@ -658,7 +655,6 @@ async def bench() -> AsyncIterator[Bench]:
 
 
 async def scrubbed(bench: Bench) -> list[Damage]:
-    """Return the findings of a pass, without the time."""
     scrubber = bench.storage.scrubber
     assert scrubber is not None
     await scrubber.one_pass()
@@ -666,7 +662,6 @@ async def scrubbed(bench: Bench) -> list[Damage]:
 
 
 def lost(kind: DamageKind, at: Placed) -> Damage:
-    """Return the finding of a record that is damaged as a whole."""
     record, location = at.record, at.location
     span = (record.ledger_id, record.first_entry, record.last_entry)
     return Damage(kind, at.path, location.offset, location.length, *span)

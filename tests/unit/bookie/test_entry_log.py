@@ -204,7 +204,6 @@ LOGS = 20
 
 
 def open_under(folder: Path) -> int:
-    """Return this process's descriptors of logs in `folder`."""
     found = 0
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -216,7 +215,6 @@ def open_under(folder: Path) -> int:
 
 
 def filled(disk: RealDisk | MemoryDisk, folder: str, logs: int = LOGS) -> EntryLogs:
-    """Make logs with a record each, at most `BOUND` of them open."""
     disk.make_directory(folder)
     made = EntryLogs(disk, [folder], 400, BOUND)
     made.open()

@@ -52,7 +52,6 @@ WHERE = {
 
 
 def kept(name: str) -> list[Path]:
-    """Return a format's folders, one for each version."""
     return sorted((FIXTURES / name).iterdir())
 
 

@@ -172,7 +172,6 @@ def test_no_crash_takes_a_bookie_out_of_limbo() -> None:
 
 
 async def in_limbo(bench: Bench, through: int, whole: tuple[int, ...] = ()) -> None:
-    """Start as after an accepted loss."""
     await bench.storage.close()
     write_limbo(
         bench.disk, bench.config.ledger_directories, LimboRecord(through, 1, "test", "1", whole)

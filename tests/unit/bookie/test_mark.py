@@ -86,7 +86,6 @@ def test_marks_of_other_journals_have_no_order() -> None:
 
 
 def folder(*marks: Mark | bytes | None) -> tuple[MemoryDisk, tuple[str, ...]]:
-    """Return a disk with a copy in each folder."""
     disk = MemoryDisk()
     names = tuple(f"/l{number}" for number in range(len(marks)))
     for name, mark in zip(names, marks, strict=True):

@@ -31,8 +31,6 @@ LEDGER = 1
 
 
 class Threads(Executor):
-    """Each read ends when the test says so."""
-
     def __init__(self) -> None:
         self.under_way: list[Future[list[CachedExtent]]] = []
 
@@ -190,8 +188,6 @@ def test_as_many_are_known_as_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # Reads that wait for room are woken each time there is some; lists give their turn back.
 class Cold:
-    """Returns the intervals, or fails, as the test says."""
-
     wait_s_max = 600.0
 
     def __init__(self) -> None:

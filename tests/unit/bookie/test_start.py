@@ -397,8 +397,6 @@ async def test_a_failure_is_raised_also_to_a_cancelled_caller() -> None:
 
 
 class Records:
-    """The metadata calls of `HighWaterMark`."""
-
     url = "memory:"
 
     def __init__(self) -> None:

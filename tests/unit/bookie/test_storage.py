@@ -563,8 +563,6 @@ async def test_with_sync_off_the_mark_goes_on() -> None:
 
 # Adds in any order: batches without a common entry wait together, others one after another. 1,000
 class Waiting:
-    """The part of a waiting add that the round looks at."""
-
     def __init__(self, first: int, last: int) -> None:
         self.batch = type("Batch", (), {"first_entry": first, "last_entry": last})
 

@@ -325,7 +325,6 @@ SMALL = replace(CONFIG, entry_log_bytes_max=8192)
 
 
 def fail_one_sync(bench: Bench) -> None:
-    """Fail the next sync of an entry log; later syncs succeed."""
     left = [True]
 
     def hook(call: str, path: str) -> None:
@@ -397,8 +396,6 @@ class Gate:
 
 
 def failing(folder: str, gate: Gate | None = None) -> Callable[[str, str], None]:
-    """Make syncs of journals in `folder` fail, after the gate if there is one."""
-
     def hook(call: str, path: str) -> None:
         if call == "datasync" and path.startswith(f"/{folder}/"):
             if gate is not None:

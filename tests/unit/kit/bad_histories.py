@@ -237,7 +237,6 @@ ALSO: dict[str, set[Kind]] = {
 
 
 def named(text: str) -> dict[str, str]:
-    """Yield (name, script): the name on a separate line, its script indented below."""
     found: dict[str, str] = {}
     name = ""
     for line in filter(None, text.splitlines()):

@@ -46,7 +46,6 @@ def hide(
 
 
 def swap(told: History, first: Any, second: Any) -> None:
-    """Swap two messages, in all reads and in the answers of their sends."""
     other = {first: second, second: first}
     for one in reads(told):
         one.result = [(at, other.get(value, value)) for at, value in one.result]
@@ -158,7 +157,6 @@ def turn_time(told: History, rng: random.Random) -> bool:
 
 
 def tell_two(told: History, rng: random.Random) -> bool:
-    """Give one reader of the log something else at one place."""
     there = read_values(told)
     stray = pick(rng, [one for one in sends(told, "info") if one.value not in there])
     read = pick(rng, [one for one in reads(told) if one.process == "r1" and one.result])
@@ -177,7 +175,6 @@ def move(told: History, rng: random.Random) -> bool:
 
 
 def dig(told: History, rng: random.Random) -> bool:
-    """Remove a message of unknown outcome, which leaves a hole."""
     ends = {(one.log, length(told, one.log) - 1) for one in reads(told)}
     held = {value: (one.log, at) for one in reads(told) for at, value in one.result}
     unknown = [one for one in sends(told, "info") if one.value in held]

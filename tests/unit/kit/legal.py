@@ -17,8 +17,6 @@ FATES = ("ok", "applied", "never", "fail")
 
 @dataclass(slots=True)
 class Group:
-    """A subscription of a log: its true acks, and the next deliveries."""
-
     acked: set[int] = field(default_factory=set)
     mark: int = 0
     fresh: int = 0
@@ -53,7 +51,6 @@ class Topic:
         self._draining = False
 
     def run(self, steps: int) -> History:
-        """Work for some steps, then answer, read and ack everything."""
         actions = (self.send, self.apply, self.answer, self.read, self.receive, self.follow)
         weights = (6, 6, 5, 3, 4, 3)
         for act in self.rng.choices((*actions, self.observe), (*weights, 1), k=steps):
@@ -142,7 +139,6 @@ class Topic:
         return True
 
     def follow(self, log: str = "") -> bool:
-        """In order, from the mark on after a take-over."""
         log = log or self.rng.choice(self.names)
         group = self._exclusive[log]
         if self.rng.random() < 0.1 and not self._draining:

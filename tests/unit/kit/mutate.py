@@ -95,12 +95,9 @@ EQUIVALENT = {
     },
     "checkers": {"always": "calls of other sorts are not looked at"},
 }
-"""Mistakes that change no verdict, and why."""
 
 
 class Mutant:
-    """One mistake: where it is, and the module's tree with it."""
-
     def __init__(self, module: str, line: int, what: str, tree: ast.Module) -> None:
         self.module, self.line, self.what, self.tree = module, line, what, tree
 
@@ -122,7 +119,6 @@ def mutants(module: str) -> Iterator[Mutant]:
 
 
 def mistakes(node: ast.AST) -> list[tuple[str, Callable[[], None]]]:
-    """Yield each mistake in words, with its edit."""
     found: list[tuple[str, Callable[[], None]]] = []
     if isinstance(node, ast.Compare):
         about_steps = any(word in ast.unparse(node) for word in STEPS)
@@ -172,7 +168,6 @@ def load(mutant: Mutant | None) -> dict[str, types.ModuleType]:
 
 
 def is_noticed(check: Callable[[dict[str, types.ModuleType]], bool], mutant: Mutant) -> bool:
-    """Whether `check` fails, raises, or does not end with the mutant's modules."""
     before = signal.signal(signal.SIGVTALRM, _too_long)
     signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS_MAX)
     try:

@@ -102,7 +102,6 @@ def names_what_is_stuck(registers: types.ModuleType) -> bool:
 
 
 def holds(modules: dict[str, types.ModuleType]) -> bool:
-    """Check the two small tools of the readers' checks against their definitions."""
     rng = random.Random(1)
     for _ in range(60):
         starts = [rng.randrange(12) for _ in range(rng.randrange(5))]

@@ -177,7 +177,6 @@ def test_bad_records(rows: list[Row]) -> None:
 
 
 def by_all_orders(operations: list[Operation], register: Register, initial: object) -> bool:
-    """By definition: try each order of each choice of the unknown ones."""
     sure = [one for one in operations if one.is_ok]
     unknown = [one for one in operations if one.outcome == "info"]
     for count in range(len(unknown) + 1):

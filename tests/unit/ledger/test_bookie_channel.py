@@ -45,8 +45,6 @@ PAYLOAD = b"x" * 40_000
 
 
 class Connection:
-    """Takes everything, and notes the entries."""
-
     writable = True
 
     def __init__(self) -> None:
@@ -230,8 +228,6 @@ Answer = Callable[[OctavoError | None, dict[str, Any]], None]
 
 
 class ForcedBookie:
-    """A connected bookie; its answers come when the test says so."""
-
     is_foreign = False
 
     def __init__(self, bookie_id: str) -> None:

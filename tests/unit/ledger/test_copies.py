@@ -154,14 +154,11 @@ def damaged(entry_id: int) -> bytes:
 
 
 class Connection:
-    """A connection to one bookie: its entries, and what it took."""
-
     def __init__(self, held: dict[int, bytes]) -> None:
         self.held = held
         self.took: list[bytes] = []
         self.refuses = 0
         self.refuses_with = Code.TOO_MANY_REQUESTS
-        """The answer to this many adds at first."""
         self.error: OctavoError | None = None
         self.asked: list[tuple[int, int]] = []
 
@@ -202,7 +199,6 @@ class Connection:
 
 
 def copying_between(**held: dict[int, bytes]) -> tuple[Copying, dict[str, Connection]]:
-    """Copy to `TO` from the other named bookies."""
     connections = {name: Connection(held.get(name, {})) for name in "abc"}
 
     async def connected() -> Connection:
@@ -313,7 +309,6 @@ class World:
         self.keeper._bookies_changed()
 
     async def look(self) -> bool:
-        """Return whether the ledger was recovered."""
         before = self.recovered
         self.keeper._note_absent(MEMBERS)
         await self.keeper._close_if_abandoned(self.ledger)

@@ -82,8 +82,6 @@ def test_the_same_entries_come_out(
 
 
 class Full(io.BytesIO):
-    """Takes a limited number of bytes."""
-
     def __init__(self, room: int) -> None:
         super().__init__()
         self._room = room

@@ -384,8 +384,6 @@ def test_denials_are_the_fewest_that_meet_every_ack_set(quorum: Quorum) -> None:
 
 
 def slow_confirmed(quorum: Quorum, stored: set[tuple[int, int]], last_pushed: int) -> int:
-    """By definition: gapless per position, then in order."""
-
     def gapless(position: int, entry_id: int) -> bool:
         return all(
             (position, e) in stored

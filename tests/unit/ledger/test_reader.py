@@ -113,8 +113,6 @@ PATIENCE_S = 2.0
 
 
 class Replicas:
-    """Each answers when the story says so."""
-
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.answers: dict[str, Answer[str]] = {}
@@ -136,7 +134,6 @@ class Replicas:
 
 
 def told(story: Callable[[Replicas], Awaitable[None]]) -> None:
-    """Check that no callback of the loop raised."""
     loop = SimLoop(1, trace=Trace())
     try:
         loop.run_until_complete(story(Replicas()))

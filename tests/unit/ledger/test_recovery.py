@@ -572,8 +572,6 @@ NOTHING = (BookieIOError("disk"), BookieUnavailable("a", "down"), DigestMismatch
 
 
 class Core:
-    """Notes its input, and asks for nothing."""
-
     def __init__(self) -> None:
         self.told: list[str] = []
 

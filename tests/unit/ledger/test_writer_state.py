@@ -465,7 +465,6 @@ def _bookie(bookie_id: str) -> Any:
 
 
 def _client() -> Any:
-    """A client with three bookies and no spare."""
     bookies = {name: _bookie(name) for name in "abc"}
     return SimpleNamespace(
         options=LedgerOptions(),
@@ -805,19 +804,15 @@ class Server:
     volatile: set[int] = field(default_factory=set)
     durable: set[int] = field(default_factory=set)
     adds: list[tuple[int, int]] = field(default_factory=list)
-    """Acks on their way to the writer."""
     forces: list[Force] = field(default_factory=list)
-    """Forces that it has not answered."""
 
     def crash(self) -> None:
-        """End the process; its requests in flight end with its connection."""
         self.volatile.clear()
         self.adds.clear()
         self.forces.clear()
 
 
 def send(core: WriterState, server: Server, position: int, first: int, last: int) -> None:
-    """Send runs to hold; each is stored at once, and acked later."""
     for entry_id in range(first, last + 1):
         if core.quorum.holds(position, entry_id):
             server.volatile.add(entry_id)

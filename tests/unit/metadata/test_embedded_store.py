@@ -754,7 +754,6 @@ LOCKED_FOR_S = 1.0
 
 @pytest.fixture(params=["absent", "there"])
 async def locked_path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Return the path of a used store, or of a new one."""
     path = tmp_path / "metadata.db"
     if request.param == "there":
         store = EmbeddedStore(str(path))

@@ -35,7 +35,6 @@ DOCS = Path(__file__).parents[3] / "docs"
 
 
 def paths(kind: Any, before: str = "") -> dict[str, Any]:
-    """Return a client type's settings, by their names in the API."""
     found: dict[str, Any] = {}
     for name, hint in typing.get_type_hints(kind).items():
         inner = [one for one in typing.get_args(hint) or (hint,) if typing.is_typeddict(one)]
@@ -82,7 +81,6 @@ def test_every_policy_has_its_option(app: typer.Typer, command: str) -> None:
 
 
 def table_of_policies() -> set[str]:
-    """Return the names in the first column of docs/operations.md, "Policies"."""
     page = (DOCS / "operations.md").read_text()
     section = page.split("\n## Policies\n")[1].split("\n## ")[0]
     found: set[str] = set()
@@ -129,7 +127,6 @@ def test_what_a_newer_version_said_is_kept_and_makes_no_difference() -> None:
 
 
 def value_of(one: Setting) -> Any:
-    """Return a value as the API shows it, other than the default."""
     if one.words:
         return one.words[-1]
     if one.unit in (Unit.SHARE, Unit.TEXT, Unit.SWITCH):
@@ -171,7 +168,6 @@ def test_every_policy_of_a_namespace_is_taken_stored_and_shown() -> None:
 
 @pytest.mark.parametrize("name", [n for n, one in POLICIES.items() if not one.words])
 def test_off_and_null_of_a_policy(name: str) -> None:
-    """`off` is shown as `off`; null removes the setting."""
     one = POLICIES[name]
     group, _, inner = one.path.rpartition(".")
 

@@ -40,8 +40,6 @@ from octavo.metadata.zookeeper_watches import PlacedWatches
 
 
 class Slow:
-    """A store that is connected to a server that answers by hand."""
-
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.store = ZooKeeperStore(["127.0.0.1:1"], call_timeout_ms=200)
         self.sent: list[asyncio.Future[Any]] = []
@@ -111,8 +109,6 @@ FOLDER = "/octavo/brokers"
 
 
 class Result:
-    """The result of a kazoo call; known at once."""
-
     def __init__(self, value: object = None, exception: Exception | None = None) -> None:
         self.value, self.exception = value, exception
 
@@ -206,7 +202,6 @@ class StartingServer:
         await self._server.wait_closed()
 
     def drop(self) -> None:
-        """Break all connections."""
         while self._writers:
             self._writers.pop().close()
 
@@ -456,7 +451,6 @@ class Store:
 
     @property
     def owner(self) -> int:
-        """Return the session whose record exists, or 0."""
         return self._owner if self._record is not None else 0
 
     def _may_end(self) -> None:

@@ -91,8 +91,6 @@ def test_an_error_is_one_clear_line(
 
 @contextmanager
 def another_program(status: int, kind: str, body: bytes) -> Iterator[str]:
-    """Serve this answer to every call; yield the URL."""
-
     class Elsewhere(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(status)

@@ -374,7 +374,6 @@ class UnevenWire:
     def __init__(self, seed: int, away: tuple[float, float]) -> None:
         self.log = SharedLog(1)
         self.trips = 0
-        """Publishes that were answered, in any way."""
         self.gaps = 0
         self._rng = random.Random(seed)
         self._away = away
@@ -555,7 +554,6 @@ async def small_broker() -> AsyncIterator[FakeBroker]:
 
 
 def in_vain(producer: Producer) -> list[str]:
-    """Return needless waits, once everything that is ready has run."""
     told = [producer.waits_in_vain(), *(one.waits_in_vain() for one in producer._queues)]
     return [why for why in told if why]
 

@@ -92,7 +92,6 @@ async def client() -> AsyncIterator[AsyncClient]:
 
 
 async def run(client: AsyncClient, name: str, given: dict[str, Any]) -> None:
-    """Make the call, and start its result."""
     found = CALLS[name](client, **given)
     if inspect.isawaitable(found):
         found = await found
@@ -167,7 +166,6 @@ INNER = {
     "acknowledge", "check", "close_if_forgotten", "forked", "item", "lease_s", "note", "opened",
     "receive_in_turn", "send_pairs", "take", "until_room",
 }  # fmt: skip
-"""Methods that the client itself calls."""
 MAKERS: dict[type, Callable[[AsyncClient], Any]] = {
     Producer: lambda client: client.producer("t"),
     Subscription: lambda client: client.subscription("t", "s"),
@@ -434,7 +432,6 @@ async def broker() -> AsyncIterator[FakeBroker]:
 
 
 async def test_every_way_into_a_topic_refuses(broker: FakeBroker, tmp_path: Path) -> None:
-    """The bad message is not sent, and the good ones are stored."""
     wrong = {"a": [float("nan")]}
     async with AsyncClient(broker.url) as client:
         with pytest.raises(NotJson, match=r"\['a'\]\[0\]"):

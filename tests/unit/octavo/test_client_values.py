@@ -349,7 +349,6 @@ quick = settings(max_examples=examples(300))
 
 
 def by_rule(shown: dict[str, Any]) -> bytes | None:
-    """Apply the rule of docs/http.md with Python's own JSON."""
     if "value_base64" in shown:
         return base64.b64decode(shown["value_base64"])
     if "value_text" in shown:
@@ -561,7 +560,6 @@ def test_a_bookie_does_not_pay_for_the_http_client() -> None:
 
 @pytest.mark.parametrize("path", sorted(CLIENT.glob("*.py")), ids=lambda path: path.stem)
 def test_no_call_takes_just_any_options(path: Path) -> None:
-    """A type checker sees a misspelt option."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.args.kwarg:
             assert node.args.kwarg.annotation is not None

@@ -437,8 +437,6 @@ def test_they_are_of_a_subscription(said: dict[str, Any]) -> None:
 
 # `octavo stream append`: how it splits its input.
 class Pipe(io.BytesIO):
-    """Returns a few bytes at a time."""
-
     def read1(self, size: int | None = -1, /) -> bytes:
         return self.read(3)
 

@@ -94,7 +94,6 @@ class Subscription:
             raise Unreachable("the answer was lost")
 
     def end_unanswered(self) -> None:
-        """End the leases of which the consumer never heard."""
         for ack_id in self.unanswered:
             if (offset := self.leases.pop(ack_id, None)) is not None:
                 self.waiting.append(offset)

@@ -538,7 +538,6 @@ SESSION = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def played(commands: list[str], folder: Path) -> str:
-    """Return a session as the page shows it."""
     newest = sorted((make.HERE / "bookie").iterdir())[-1]
     shutil.copytree(newest, folder / "b1")
     found: list[str] = []
@@ -555,7 +554,6 @@ def played(commands: list[str], folder: Path) -> str:
 
 
 def printed(command: str) -> str:
-    """Return standard output, then standard error."""
     words = shlex.split(command)
     if words[0] != "octavo":
         done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
@@ -585,8 +583,6 @@ def test_the_page_shows_every_kind() -> None:
 
 
 def main() -> None:
-    """Write the page's sessions again."""
-
     def anew(found: re.Match[str]) -> str:
         with tempfile.TemporaryDirectory() as folder:
             return f"```console\n{played(commands_of(found[1]), Path(folder))}```"

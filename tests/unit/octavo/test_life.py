@@ -405,7 +405,6 @@ def test_alive() -> None:
 
 
 def small_disk(*, read_only: int) -> ClusterFile:
-    """Three bookies, some of them on a full disk."""
     cluster = ClusterFile(folder="/d", metadata_url="file:///m", ready=True)
     cluster = cluster.with_member(Member(name="broker-1", kind="broker", address="http://x:1"))
     for number in range(1, 4):
@@ -440,8 +439,6 @@ def test_one_full_disk_of_four_is_a_warning(capsys: pytest.CaptureFixture[str]) 
 
 
 class _Child:
-    """Fails in its first starts."""
-
     name = "broker-1"
 
     def __init__(self, failures: int, *, lost_session: bool) -> None:

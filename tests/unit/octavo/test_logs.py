@@ -352,7 +352,6 @@ class RecoveryClock:
 
 
 def lines_of(said: Sequence[Mapping[str, Any]]) -> Counter[Any]:
-    """How many lines of each ledger are at `info`."""
     return Counter(one["ledger"] for one in said if one["log_level"] == "info")
 
 
@@ -411,8 +410,6 @@ def test_what_it_looks_like() -> None:
 
 
 class Out:
-    """Standard output, of a terminal or of a pipe."""
-
     def __init__(self, terminal: bool) -> None:
         self.terminal = terminal
         self.text = ""

@@ -178,7 +178,6 @@ def stop(number: int = signal.SIGINT) -> None:
 
 
 def interrupted_run(work: Callable[[Run], Outcome], said: list[str] | None = None) -> Outcome:
-    """A job that never asks for Spark."""
     say = (said if said is not None else []).append
     return run_job("job", work, service="http://127.0.0.1:1", say=say)
 
@@ -417,7 +416,6 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def pyspark_likes(version: str, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether PySpark accepts this pandas without a warning."""
     monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(__version__=version))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -665,7 +663,6 @@ NO_CLUSTER = ["--url", "http://127.0.0.1:9"]
 
 
 def run_without(hidden: list[str], arguments: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run a command in a Python that does not have these packages."""
     program = WITHOUT.format(hidden=hidden, arguments=arguments)
     return subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False

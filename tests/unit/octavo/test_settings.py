@@ -185,7 +185,6 @@ AMOUNT_MAX = 2**63 - 1
 
 
 def taken(make: Callable[..., Any], error: type[Exception], /, **how: Any) -> bool:
-    """Whether the settings are accepted; a refusal must be this error."""
     try:
         make(**how)
     except error:
@@ -203,7 +202,6 @@ TOPIC = {
     "compaction_after_bytes": (0, AMOUNT_MAX),
     "compaction_tombstones_ms": (0, AMOUNT_MAX),
 }
-"""Field → the lowest and the highest value."""
 
 
 @pytest.mark.parametrize("name", TOPIC)

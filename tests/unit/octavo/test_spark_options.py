@@ -74,7 +74,6 @@ pytest.importorskip("pyarrow", reason="needs octavo[spark]")
 # found when it began.
 
 MORE = str(2 * len(WHOLE))
-"""A minimum that is not met."""
 
 
 @pytest.fixture
@@ -363,8 +362,6 @@ async def made_anew(place: Place, count: int) -> None:
 
 
 class Stream:
-    """The calls of Spark's driver and tasks."""
-
     def __init__(self, place: Place, **given: str) -> None:
         options = source_options(
             {

@@ -40,7 +40,6 @@ def view(partition: int, end: int, trimmed: int = 0) -> View:
 
 
 def snapshots(*summaries: dict[str, str]) -> list[Snapshot]:
-    """Return a line of snapshots, oldest first: 1, 2, …"""
     return [Snapshot(n, n - 1 or None, n * 1000, one) for n, one in enumerate(summaries, 1)]
 
 
@@ -132,7 +131,6 @@ pytest.importorskip("pyarrow", reason="needs octavo[tables]")
 
 
 def types(schema: dict[str, Any]) -> dict[str, str]:
-    """Return the columns' types after those of every message."""
     columns = columns_of_schema(schema).arrow
     return {one.name: str(one.type) for one in columns}
 

@@ -282,7 +282,6 @@ class FakeWire:
 
 
 async def pieces_of(wire: FakeWire, of: Incarnation | None = None) -> list[bytes]:
-    """Return all pieces. The owner is known beforehand."""
     transport = Transport(
         [A_TRANSPORT_STREAM, B_TRANSPORT_STREAM],
         attempt_s=15,

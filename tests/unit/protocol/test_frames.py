@@ -422,7 +422,6 @@ def parse(data: bytes) -> list[AnyAnswer]:
 
 
 def spelt_out(answers: list[AnyAnswer]) -> list[tuple[int, int, int]]:
-    """Expand every run into single adds."""
     out = []
     for answer in answers:
         if isinstance(answer, Added):

@@ -77,7 +77,6 @@ def described(body: bytes, upload: str = "u") -> LargeBody:
 
 
 def assembled(pieces: list[Piece], body: LargeBody) -> bytes | None:
-    """Return all output, or None when it was refused before the end."""
     assembler, found = Assembler(body), b""
     for piece in pieces:
         try:

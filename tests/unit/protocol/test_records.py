@@ -73,7 +73,6 @@ one_record = st.builds(Record, some_bytes, some_bytes, headers, st.integers(0, 2
 
 
 def batch_of(records: bytes, count: int, attributes: int = 0) -> bytes:
-    """Build a batch with a sound header and checksum over any `records`."""
     header = BatchHeader(
         0, 49 + len(records), -1, 2, 0, attributes, count - 1, 0, 0, -1, -1, -1, count
     )
@@ -175,7 +174,6 @@ def test_damaged_packing(kind: Compression) -> None:
 
 
 def check_and_cut(kind: Compression) -> bytes:
-    """Return the packed records of a sound batch."""
     batch = build_batch([Record(b"key", b"value")] * 2000, compression=kind)
     assert check_batch(batch).attributes == kind
     return batch[HEADER_BYTES:]
@@ -265,7 +263,6 @@ BATCH = build_batch(RECORDS, producer_id=77, producer_epoch=3, base_sequence=100
 
 
 def remade(batch: bytes, **fields: int) -> bytes:
-    """Return `batch` with some header fields changed and a fitting checksum."""
     changed = HEADER.pack(*read_header(batch)._replace(**fields)) + batch[HEADER_BYTES:]
     crc = crc32c(changed[21:])
     return changed[:17] + struct.pack(">I", crc) + changed[21:]

@@ -26,8 +26,6 @@ TOPIC = TopicName("public", "t")
 
 
 class Told:
-    """A fleet whose brokers serve what a story says."""
-
     def __init__(self, served: dict[str, list[int]], partitions: int = 4) -> None:
         self.said: list[str] = []
         self.now_s = 100.0

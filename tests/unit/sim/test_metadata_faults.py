@@ -29,8 +29,6 @@ CONNECTED, SUSPENDED, EXPIRED = SessionState
 
 
 class World:
-    """A server, and stores each in its own process."""
-
     def __init__(self, seed: int) -> None:
         self.loop = SimLoop(seed, trace=Trace())
         self.server = SimMetadata(self.loop, self.loop.trace)

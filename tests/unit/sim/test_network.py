@@ -50,8 +50,6 @@ class Ear(asyncio.BufferedProtocol):
 
 
 class Pair:
-    """A client `c` and a server `s`, connected."""
-
     def __init__(self, seed: int = 1, room: int = 4096, **options: Any) -> None:
         self.loop = SimLoop(seed, trace=Trace())
         self.network = SimNetwork(self.loop, NetworkOptions(**options))

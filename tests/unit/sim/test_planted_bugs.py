@@ -138,7 +138,6 @@ def _fence_answers(*bookies: str) -> str:
 
 
 def _late_failure() -> str:
-    """Let a bookie fail while nothing is pending."""
     core = WriterState(_metadata(), 0)
     core.failed("a", _down("a"))
     return str(core.chosen({0: "s"}))

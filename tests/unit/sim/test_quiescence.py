@@ -33,7 +33,6 @@ _NAMED = re.compile(
 
 
 def _signs(tree: ast.AST) -> dict[str, set[str]]:
-    """Return attribute → whether it is counted up and down."""
     found: dict[str, set[str]] = defaultdict(set)
     for node in nodes_of(tree):
         if not isinstance(node, ast.AugAssign) or not isinstance(node.target, ast.Attribute):
@@ -44,7 +43,6 @@ def _signs(tree: ast.AST) -> dict[str, set[str]]:
 
 
 def _made(init: ast.AST) -> Iterator[tuple[str, str, ast.expr | None]]:
-    """Yield (field, annotation, value) of what `__init__` makes."""
     for node in nodes_of(init):
         targets = node.targets if isinstance(node, ast.Assign) else []
         if isinstance(node, ast.AnnAssign):
@@ -159,8 +157,6 @@ async def test_openings_are_at_rest_after_their_turns(cancelled: bool) -> None:
 
 
 class _Line:
-    """Waits as long as the test says."""
-
     __module__ = "octavo.played"
 
     def __init__(self) -> None:

@@ -33,12 +33,10 @@ from tests.support.memory_index import MemoryIndex
 MODULES: tuple[ModuleType, ...] = (ledger_audit, chain_audit, topic_audit)
 OPEN, RECOVERY, CLOSED = LedgerState.OPEN, LedgerState.IN_RECOVERY, LedgerState.CLOSED
 FIRED: set[tuple[str, int]] = set()
-"""File and line of each check that failed."""
 NAME = PartitionName("public", "t", 0)
 
 
 def note_firing() -> None:
-    """Remember which lines of a referee call `fail` or `check` with a failure."""
     frame = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
@@ -50,8 +48,6 @@ def note_firing() -> None:
 
 
 class Told(LedgerAudit):
-    """A referee of ledgers that keeps all its reports."""
-
     def __init__(self) -> None:
         super().__init__(lambda: 0.0, Events(lambda: 0.0))
         self.said: list[str] = []
@@ -102,7 +98,6 @@ class Story:
         return self
 
     def written(self, count: int) -> Story:
-        """A ledger with some acked entries."""
         self.change().add(count)
         for entry_id in range(count):
             self.store(entry_id, "b1", "b2", "b3")
@@ -170,7 +165,6 @@ def link(ledger_id: int, base: int, count: int | None = None) -> PartitionLedger
 
 
 def storage(entries: dict[int, list[int]], **states: Any) -> Any:
-    """The parts of a bookie's storage that the referee looks at."""
     held = {int(key[1:]): state for key, state in states.items()}
     return SimpleNamespace(
         _states=held,

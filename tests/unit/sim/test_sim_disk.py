@@ -42,7 +42,6 @@ def content(disk: SimDisk, path: str = "/d/x") -> bytes:
 
 
 def outcomes(make: Callable[[], SimDisk], look: Callable[[SimDisk], Any]) -> set[Any]:
-    """Return the contents after crashes with many seeds."""
     found: set[Any] = set()
     for seed in range(200):
         disk = make()

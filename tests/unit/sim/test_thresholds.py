@@ -27,7 +27,6 @@ MODULES = [
 
 
 def module_of(path: Path) -> str:
-    """Return the imported name: all our modules are below `octavo`."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts if parts[0] == "octavo" else ("octavo", *parts))
 
