@@ -20,7 +20,7 @@ from octavo.protocol.compression import Compression
 from octavo.protocol.entry import Entry
 from octavo.protocol.records import Record, build_batch, build_gapped_batch
 from octavo.protocol.windows import all_records
-from tests.support.kit.helpers import examples
+from tests.support.kit.examples import examples
 
 LEDGER, BASE = 9, 5_000
 

@@ -54,8 +54,8 @@ from octavo.pipeline.streams import Progress
 from octavo.protocol.batch import InvalidBatch, check_batch, read_header, with_base_offset
 from octavo.protocol.compression import Compression
 from octavo.protocol.records import Record, build_batch, build_gapped_batch
-from octavo.spark.batches import StoredBatch
 from octavo.spark.arrow import ArrowBuilder
+from octavo.spark.batches import StoredBatch
 from octavo.spark.options import InvalidOption, source_options
 from octavo.spark.planning import compacted_at_once
 from octavo.spark.splits import Span, View

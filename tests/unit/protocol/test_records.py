@@ -63,8 +63,8 @@ from octavo.protocol.records import (
     read_records,
 )
 from octavo.protocol.windows import BatchWindows, all_records
-from octavo.spark.batches import StoredBatch as SparkBatch
 from octavo.spark.arrow import ArrowBuilder
+from octavo.spark.batches import StoredBatch as SparkBatch
 from tests.support.kit.examples import examples
 
 some_bytes = st.none() | st.binary(max_size=50)
