@@ -30,15 +30,14 @@ from octavo.protocol.batch import check_batch, read_header
 from octavo.protocol.records import build_batch, partition_for, read_records
 from octavo.spark import commit
 from octavo.spark import sink_producer as producing
+from octavo.spark.arrow import ArrowBuilder, shown
 from octavo.spark.batches import StoredBatch
 from octavo.spark.cluster import connected
 from octavo.spark.columns import (
     EVERY,
-    ArrowBuilder,
     checked_schema,
     options_in,
     schema_of,
-    shown,
     with_options,
 )
 from octavo.spark.commit import parts_of
