@@ -53,8 +53,8 @@ from octavo.client.subscription import Subscription
 from octavo.client.types import TopicName, header_pairs, key_bytes, to_bytes
 from octavo.client.wire import DefaultUrl
 from octavo.protocol.records import Record
-from tests.support.memory_cluster import Running, running
 from tests.support.fake_service import FakeBroker
+from tests.support.memory_cluster import Running, running
 
 NOT_CALLS = {"close", "close_in_time", "forked"}
 WRONG = {
