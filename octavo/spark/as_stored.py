@@ -28,7 +28,7 @@ from octavo.spark.readers import OctavoReader
 from octavo.spark.reading import Split, SplitReader
 from octavo.spark.source import OctavoDataSource
 from octavo.spark.splits import Piece
-from octavo.spark.stored import NotServed, stored_batch
+from octavo.spark.stored import NotServed, Place, stored_batch
 
 _LEAST, _MOST = -(2**63), 2**63 - 1
 
@@ -84,7 +84,11 @@ class WholeSplit(Split):
 class WholeReader(SplitReader):
     """Reads whole entries; after an error, continues at the next entry instead of an offset."""
 
-    async def stored(self, split: Split) -> AsyncGenerator[tuple[Piece, list[StoredBatch]]]:
+    async def stored(
+        self,
+        split: Split,
+        place: Place | None = None,  # noqa: ARG002
+    ) -> AsyncGenerator[tuple[Piece, list[StoredBatch]]]:
         """Yield the batches of whole ledgers, with a piece that has the offsets to keep."""
         assert isinstance(split, WholeSplit)
         pieces = self.pieces()

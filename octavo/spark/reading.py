@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from octavo.spark.batches import StoredBatch
-    from octavo.spark.stored import PieceReader
+    from octavo.spark.stored import PieceReader, Place
 
 ROWS_MAX = 20_000
 BYTES_MAX = 2 * 2**20
@@ -44,12 +44,19 @@ class SplitReader:
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         """Return the rows of a split, in order within each partition."""
-        from octavo.spark.arrow import ArrowBuilder  # slow to import: in tasks only
+        # Slow to import: in tasks only.
+        from octavo.spark.arrow import ArrowBuilder
+        from octavo.spark.kept import READERS, Connection, run_of_task
+        from octavo.spark.stored import Place
 
-        thread = LoopThread("octavo-spark")
+        run, options = run_of_task(), self._options
+        key = run, options.service, options.read_from, frozenset(split.records.items())
+        kept = None if run is None else READERS.take(key)
+        thread = LoopThread("octavo-spark") if kept is None else kept.thread
+        place = Place(None if kept is None else kept.cluster)
         builder = ArrowBuilder(self._names)
         try:
-            for piece, batches in thread.iterate(self.stored(split)):
+            for piece, batches in thread.iterate(self.stored(split, place)):
                 for batch in batches:
                     builder.add(batch, piece.start, piece.end)
                     if builder.rows >= ROWS_MAX or builder.bytes >= BYTES_MAX:
@@ -57,11 +64,19 @@ class SplitReader:
             if builder.rows:
                 yield builder.take()
         finally:
-            thread.stop()
+            connection = None if place.cluster is None else Connection(thread, place.cluster)
+            if connection is None:
+                thread.stop()
+            elif run is None:
+                connection.end()
+            else:
+                READERS.put(key, connection)
 
-    def stored(self, split: Split) -> AsyncGenerator[tuple[Piece, list[StoredBatch]]]:
+    def stored(
+        self, split: Split, place: Place | None = None
+    ) -> AsyncGenerator[tuple[Piece, list[StoredBatch]]]:
         """Return the stored batches that hold the split's pieces, about a megabyte at a time."""
-        return self.pieces().batches(split.parts, split.records)
+        return self.pieces().batches(split.parts, split.records, place)
 
     def pieces(self) -> PieceReader:
         """Return a reader of pieces, with these options."""

@@ -11,7 +11,9 @@ from pyspark import TaskContext
 
 from octavo.clock import wall_clock_ms
 from octavo.loop_thread import LoopThread
+from octavo.protocol.codes import OctavoError
 from octavo.spark.cluster import Cluster
+from octavo.spark.kept import WRITERS, Connection, run_of_task
 from octavo.spark.service import no_topic, store_of
 from octavo.spark.sink_ledgers import TaskLedgers
 from octavo.spark.sink_message import Message, Written
@@ -28,8 +30,12 @@ class _Task:
     def __init__(self, options: SinkOptions, bulk_load: str, batch: int, attempt: str) -> None:
         self._options = options
         self._of = (bulk_load, batch, attempt)
-        self._thread = LoopThread("octavo-spark-sink")
-        self._cluster: Cluster | None = None
+        run = run_of_task()
+        self._key = None if run is None else (run, options.service)
+        kept = None if self._key is None else WRITERS.take(self._key)
+        self._thread = LoopThread("octavo-spark-sink") if kept is None else kept.thread
+        self._cluster = None if kept is None else kept.cluster
+        self._is_kept = kept is not None
         self._ledgers: TaskLedgers | None = None
         self._counts: dict[str, int] = {}
         self._writing: Future[None] | None = None
@@ -60,11 +66,14 @@ class _Task:
         if self._ledgers is not None:
             self._thread.call(self._ledgers.discard())
 
-    def stop(self) -> None:
-        """Close all connections."""
-        if self._cluster is not None:
-            self._thread.call(self._cluster.close())
-        self._thread.stop()
+    def stop(self, *, keep: bool) -> None:
+        """Close all connections, or keep them for the run's next task."""
+        if self._cluster is None:
+            self._thread.stop()
+        elif keep and self._key is not None:
+            WRITERS.put(self._key, Connection(self._thread, self._cluster))
+        else:
+            Connection(self._thread, self._cluster).end()
 
     def _wait(self) -> None:
         if self._writing is not None:
@@ -72,7 +81,13 @@ class _Task:
             self._writing = None
 
     async def _count(self, topic: str) -> int:
-        settings = await (await self._connected()).settings(topic)
+        try:
+            settings = await (await self._connected()).settings(topic)
+        except OctavoError:
+            if not self._is_kept:
+                raise
+            await self._anew()  # it may have broken since the last task
+            settings = await (await self._connected()).settings(topic)
         if settings is None:
             raise no_topic(topic)
         return settings.partitions
@@ -81,6 +96,13 @@ class _Task:
         if self._ledgers is None:
             self._ledgers = TaskLedgers(await self._connected(), *self._of)
         await self._ledgers.write(batches)
+
+    async def _anew(self) -> None:
+        """Give up the connection of an earlier task."""
+        cluster, self._cluster, self._is_kept = self._cluster, None, False
+        if cluster is not None:
+            with contextlib.suppress(OctavoError):
+                await cluster.close()
 
     async def _connected(self) -> Cluster:
         if self._cluster is None:
@@ -100,6 +122,7 @@ def write(
     turn = batch + number if options.commit == "bulk-load" else batch
     router = RowRouter(options, task.partitions, turn, wall_clock_ms())
     is_small = options.commit != "bulk-load"
+    ended = False
     try:
         for rows in iterator:
             full = router.add(rows) if rows.num_rows else []
@@ -112,14 +135,17 @@ def write(
             if not is_small:
                 task.write(full)
         if is_small:
-            return Message(bulk_load, batch, number, (), router.take())
-        task.write(router.rest())
-        return Message(bulk_load, batch, number, task.close(), {})
+            message = Message(bulk_load, batch, number, (), router.take())
+        else:
+            task.write(router.rest())
+            message = Message(bulk_load, batch, number, task.close(), {})
+        ended = True
+        return message
     except BaseException:
         task.fail()
         raise
     finally:
-        task.stop()
+        task.stop(keep=ended)
 
 
 def _most(options: SinkOptions) -> str:

@@ -36,6 +36,13 @@ class NotServed(OctavoError):
     retryable = True
 
 
+class Place:
+    """Where a reader finds an open cluster, and leaves it."""
+
+    def __init__(self, cluster: Cluster | None) -> None:
+        self.cluster = cluster
+
+
 class PieceReader:
     """Reads pieces. Holds only values, so it can be pickled."""
 
@@ -45,14 +52,21 @@ class PieceReader:
         self._from = read_from
 
     async def batches(
-        self, parts: Iterable[Piece], records: dict[str, bytes]
+        self, parts: Iterable[Piece], records: dict[str, bytes], place: Place | None = None
     ) -> AsyncGenerator[tuple[Piece, list[StoredBatch]]]:
         """Return the stored batches that hold these pieces, about a megabyte at a time.
 
         A batch may have messages outside of its piece. `records`: of `Cluster.records_for`.
+        `place` may hold a cluster that was opened with equal records; at the end it holds the
+        cluster to use next, which is open, or none.
         """
-        cluster = Cluster(SnapshotStore(records, self._service))
-        await cluster.start()
+        first = None if place is None else place.cluster
+        if first is None:
+            first = Cluster(SnapshotStore(records, self._service))
+            await first.start()
+        elif place is not None:
+            place.cluster = None
+        cluster = first
         try:
             for piece in parts:
                 rest: list[Piece] = [piece]
@@ -76,8 +90,11 @@ class PieceReader:
                         tries += 1
                         cluster, rest = await self.tried_again(cluster, at, rest[1:], error, tries)
                 await cluster.release(piece.ledger_id)
+            if place is not None and cluster is first:  # and not one with newer records
+                place.cluster = cluster
         finally:
-            await cluster.close()
+            if place is None or place.cluster is None:
+                await cluster.close()
 
     async def _stored(self, cluster: Cluster, piece: Piece) -> AsyncGenerator[list[StoredBatch]]:
         if self._from == "broker":

@@ -267,7 +267,8 @@ KEPT: Mapping[str, str] = {
         octavo.metadata.opening:SESSION_TIMEOUT_MS
     """,
     "Spark's own processes are outside of the simulator; its load draws this for itself": """
-        octavo.spark.reading:* octavo.spark.served:* octavo.spark.sink_task:* octavo.spark.stored:*
+        octavo.spark.kept:* octavo.spark.reading:* octavo.spark.served:*
+        octavo.spark.sink_task:* octavo.spark.stored:*
         octavo.spark.options:SPLIT_BYTES octavo.spark.options:TRIGGER_DELAY_MS
         octavo.spark.orphans:GRACE_MS octavo.spark.orphans:_ABORT_TIMEOUT_MS
         octavo.spark.sink_options:BATCH_BYTES octavo.spark.sink_options:COMMIT_TIMEOUT_MS
