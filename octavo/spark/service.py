@@ -12,7 +12,7 @@ import json
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from http.client import HTTPException
-from urllib.error import HTTPError
+from urllib.error import HTTPError, URLError
 from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
 from octavo.client.trust import context_of
@@ -66,8 +66,9 @@ async def metadata_url(service: str) -> str:
 
 
 def _silent(service: str, error: Exception) -> ServiceUnavailable:
+    why = error.reason if isinstance(error, URLError) else error
     return ServiceUnavailable(
-        f"no broker answers at {service}: {str(error) or 'no answer in 30 s'}. Set the option "
+        f"no broker answers at {service}: {str(why) or 'no answer in 30 s'}. Set the option "
         "service to the URL of a broker, or of the metadata store"
     )
 
