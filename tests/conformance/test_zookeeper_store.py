@@ -53,7 +53,9 @@ async def replies_lost(tree, store):
     proxy = tree.proxies[id(store)]
     proxy.answers_pass.clear()
     yield
+    dropped = [*proxy.tasks]
     proxy.drop()
+    await asyncio.gather(*dropped, return_exceptions=True)  # else a reply might still pass
     proxy.answers_pass.set()
 
 

@@ -33,6 +33,7 @@ from octavo.ledger.write.writer_state import Force, State, WriterState
 from octavo.metadata.ledgers import Fragment, LedgerMetadata, LedgerState
 from octavo.protocol.codes import Code, OctavoError, Unauthorized
 from tests.support.cluster import Cluster, until
+from tests.support.cluster import cluster as cluster
 from tests.support.ledger_world import new_ledger
 
 
