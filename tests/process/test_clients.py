@@ -412,7 +412,7 @@ class Rounds:
         ]  # fmt: skip
 
     async def _follow(self, client: AsyncClient) -> None:
-        async for message in client.messages("t", follow=True):
+        async for message in client.messages("t", partition=0, follow=True):
             self.by_client.append(message.offset)
 
     async def _publish(self, client: AsyncClient) -> None:
