@@ -122,8 +122,22 @@ def build_gapped_batch(
 
     For compacted ledgers and forks; clients may not publish gaps.
     """
-    kind = compression_of(compression)
+    batch, later_ms = _built_with_gaps(records, compression_of(compression))
+    return with_base_offset(_earlier(batch, later_ms) if later_ms else batch, base_offset)
+
+
+def rebuilt_batch(header: BatchHeader, records: Iterable[Record]) -> bytes:
+    """Build the uncompressed batch that has this header, except for length and checksum, and these
+    records. Raises `InvalidBatch` when there are no records, or their offset deltas do not ascend.
+    """
+    batch, _ = _built_with_gaps(records, Compression.NONE)
+    return resealed(header, batch)
+
+
+def _built_with_gaps(records: Iterable[Record], kind: Compression) -> tuple[bytearray, int]:
+    """Return a batch with base offset 0, and by how much its times are too late."""
     builder = _codec().DefaultRecordBatchBuilder(MAGIC, kind, 0, NO_PRODUCER, -1, -1, _UNLIMITED)
+    append = builder.append
     last, later_ms = -1, 0
     for key, value, headers, timestamp_ms, delta in records:
         if delta <= last:
@@ -132,34 +146,10 @@ def build_gapped_batch(
             later_ms = _LATER_MS  # else the first record would get the second's time
         last = delta
         given = list(headers) if headers else _NO_HEADERS
-        builder.append(delta, timestamp_ms + later_ms, key, value, given)
+        append(delta, timestamp_ms + later_ms, key, value, given)
     if last < 0:
         raise InvalidBatch("a record batch has at least one record, got none")
-    batch = bytes(builder.build())
-    return with_base_offset(_earlier(batch, later_ms) if later_ms else batch, base_offset)
-
-
-def rebuilt_batch(header: BatchHeader, records: Iterable[Record]) -> bytes:
-    """Build the uncompressed batch that has this header, except for length and checksum, and these
-    records. Raises `InvalidBatch` when there are no records, or their offset deltas do not ascend.
-    """
-    builder = _codec().DefaultRecordBatchBuilder(
-        MAGIC, Compression.NONE, 0, NO_PRODUCER, -1, -1, _UNLIMITED
-    )
-    append = builder.append
-    last, later_ms = -1, 0
-    for key, value, headers, timestamp_ms, delta in records:
-        if delta <= last:
-            raise InvalidBatch(f"offset delta {delta} follows {last}; they must ascend")
-        if last < 0 and timestamp_ms == NO_TIME_MS:
-            later_ms = _LATER_MS  # else the builder gives the first record the second's time
-        last = delta
-        append(
-            delta, timestamp_ms + later_ms, key, value, list(headers) if headers else _NO_HEADERS
-        )
-    if last < 0:
-        raise InvalidBatch("a record batch has at least one record, got none")
-    return resealed(header, bytearray(builder.build()))
+    return bytearray(builder.build()), later_ms
 
 
 def _marked(batch: bytes, attribute: int) -> bytes:
@@ -177,7 +167,7 @@ def front_of_batch(batch: Buffer, count: int) -> bytes:
     return _marked(front, delayed) if delayed else front
 
 
-def _earlier(batch: bytes, by_ms: int) -> bytes:
+def _earlier(batch: Buffer, by_ms: int) -> bytes:
     """Move the batch's times; the records' times are relative to them."""
     header = read_header(batch)
     moved = header._replace(
