@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from octavo.client.types import TopicName
 from octavo.pipeline.offload import OffloadOptions, offload
 from octavo.pipeline.offload_rules import OffloadPolicy
 from octavo.pipeline.runner import Run, selection_of
@@ -25,18 +26,12 @@ def missing() -> list[str]:
 
 def as_table(run: Run, folder: Path) -> Any:
     """Offload the flights into `folder`; return the Iceberg table of the objects."""
-    places: list[Any] = []
-
-    def place(topic: Any) -> Any:
-        places.append(place_of(topic, str(folder), None, None, {}))
-        return places[-1]
-
+    place = place_of(TopicName.of(_FLIGHTS), str(folder), None, None, {})
     options = OffloadOptions(
-        selection_of(_FLIGHTS), folder.as_uri(), OffloadPolicy(), place_of=place
+        selection_of(_FLIGHTS), folder.as_uri(), OffloadPolicy(), place_of=lambda _: place
     )
     offload(run, options)
-    at = places[-1]
-    return catalog_of(at).load_table((at.namespace, at.name))
+    return catalog_of(place).load_table((place.namespace, place.name))
 
 
 def by_duckdb(table: Any) -> Figures:

@@ -250,7 +250,7 @@ def offload(
     ] = False,
     catalog: Annotated[
         str | None,
-        typer.Option(help="Of the table: a URL or PyIceberg's name. Default: one in --to FOLDER."),
+        typer.Option(help="The table's catalog: a URL or PyIceberg's name. Default: in --to."),
     ] = None,
     every: Every = False,
     url: ServiceUrl = None,
@@ -280,6 +280,9 @@ def offload(
         return partial(offload, options=options)
 
     def places() -> Callable[[TopicName], Place]:
+        from octavo.pipeline.table_libraries import check_libraries
+
+        check_libraries()
         from octavo.pipeline.table import place_of
 
         place_of(TopicName("public", "t"), to, catalog, None, {})  # refuse bad options now

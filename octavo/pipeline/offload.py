@@ -218,7 +218,7 @@ class _Offload:
         if self.place_of is None:
             return
         for topic, numbers in sorted((await cluster.partitions(self.selection)).items()):
-            place = self.place_of(TopicName(*topic.split("/")))
+            place = self.place_of(TopicName.of(topic))
             incarnation = await cluster.incarnation(topic)
             records = [await cluster.record(topic, number, incarnation) for number in numbers]
             try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from octavo.ledger.errors import OffloadUnavailable
+from octavo.ledger.errors import OffloadDamaged
 from octavo.ledger.offload.message_rows import rows_schema
 from octavo.ledger.offload.object_store import open_object
 from octavo.metadata.offloads import is_readable
@@ -28,8 +28,10 @@ _TRIES_MAX = 5
 
 
 class Registered(NamedTuple):
-    """What a run changed. `skipped` objects have rows that engines cannot read: of encrypted
-    ledgers, or of format 1."""
+    """The number of objects that a run added to a table, removed from it, and left out.
+
+    Objects of format 1 are left out, because their rows are entries.
+    """
 
     added: int
     removed: int
@@ -49,8 +51,11 @@ def objects_of(records: Iterable[PartitionRecord]) -> dict[str, OffloadRecord]:
 def register(
     place: Place, topic: str, incarnation: str, records: Iterable[PartitionRecord]
 ) -> Registered:
-    """Make the table's files those that the records name. Raises `TableUnusable`, `TableTaken`,
-    `Conflict` when other programs change the table all the time, `OffloadUnavailable`."""
+    """Make the table hold exactly the objects that the records name.
+
+    A table is made with its first object. Raises `TableUnusable`, `TableTaken`, `OffloadDamaged`,
+    `OffloadUnavailable`, and `Conflict` when other programs change the table all the time.
+    """
     wanted = objects_of(records)
     with only_follower(place):
         for left in reversed(range(_TRIES_MAX)):
@@ -68,6 +73,8 @@ def _registered(
     table = IcebergTable(place, "octavo pipeline offload", lambda _: None)
     said = {TOPIC: topic, INCARNATION: incarnation, OBJECTS: "true"}
     if not table.load():
+        if not wanted:
+            return Registered(0, 0, 0)
         table.create(rows_schema(), said, by_day=False)
     if table.properties.get(OBJECTS) != "true":
         raise TableUnusable(
@@ -80,7 +87,7 @@ def _registered(
     there = table.files()
     new = [url for url in wanted if url not in there]
     readable = [url for url in new if _has_rows(url)]
-    gone = [path for path in there if path not in wanted]
+    gone = [file for path, file in there.items() if path not in wanted]
     if readable or gone:
         table.change_files(readable, gone)
     return Registered(len(readable), len(gone), len(new) - len(readable))
@@ -93,5 +100,5 @@ def _has_rows(url: str) -> bool:
         try:
             found = pq.read_schema(file)
         except ValueError as error:
-            raise OffloadUnavailable(f"{url} cannot be read as Parquet: {error}") from error
+            raise OffloadDamaged(f"{url} is damaged: {error}") from error
     return bool(found.remove_metadata().equals(rows_schema()))

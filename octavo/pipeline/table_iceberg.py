@@ -32,6 +32,7 @@ from octavo.protocol.codes import OctavoError
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+    from pyiceberg.manifest import DataFile as IcebergFile
     from pyiceberg.table import Table, Transaction
 
 CATALOG = "octavo"
@@ -267,24 +268,24 @@ class IcebergTable:
 
     # ------------------------------------------------------------------ files of others
 
-    def files(self) -> set[str]:
-        """Return the paths of the table's data files."""
-        return {one.file.file_path for one in self.table.scan().plan_files()}
+    def files(self) -> dict[str, IcebergFile]:
+        """Return the table's data files by path."""
+        return {one.file.file_path: one.file for one in self.table.scan().plan_files()}
 
-    def change_files(self, added: Iterable[str], removed: Iterable[str]) -> None:
-        """Add existing Parquet files, and remove others, in one commit. Files are neither copied
-        nor deleted. Raises `Conflict`."""
+    def change_files(self, added: Iterable[str], removed: Iterable[IcebergFile]) -> None:
+        """Add existing Parquet files, and remove others, in one commit.
+
+        The files are neither copied nor deleted. Raises `Conflict`.
+        """
         from pyiceberg.io.pyarrow import parquet_file_to_data_file
         from pyiceberg.table import TableProperties
 
         table = self.table
-        gone = set(removed)
-        old = [one.file for one in table.scan().plan_files() if one.file.file_path in gone]
         with self._commit("files") as change:
             names = table.metadata.schema().name_mapping.model_dump_json()
             change.set_properties({TableProperties.DEFAULT_NAME_MAPPING: names})
             with change.update_snapshot().overwrite() as new:
-                for file in old:
+                for file in removed:
                     new.delete_data_file(file)
                 for path in added:
                     new.append_data_file(

@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("pyiceberg", reason="needs octavo[tables]")
 
+from octavo.ledger.errors import OffloadDamaged
 from octavo.ledger.offload.format import BY_ENTRY, About, ObjectWriter
 from octavo.metadata.offloads import COPYING, OFFLOADED
 from octavo.metadata.topics import OffloadRecord, PartitionLedger, PartitionRecord
@@ -72,6 +73,27 @@ def test_the_table_follows_the_records_without_a_copy(world: World) -> None:
     assert len([*world.folder.rglob("*.parquet")]) == 3, "no second copy"
     bounds = world.table().inspect.files().column("readable_metrics").to_pylist()
     assert sorted(one["offset"]["lower_bound"] for one in bounds) == [200, 300]
+
+
+def test_a_topic_without_objects_gets_no_table(world: World) -> None:
+    """With `--all` there would be an empty table for each topic."""
+    from pyiceberg.exceptions import NoSuchTableError
+
+    assert world.register() == (0, 0, 0)
+    with pytest.raises(NoSuchTableError):
+        world.table()
+    one = world.ledger(1, 3)
+    assert world.register(one) == (1, 0, 0)
+    assert world.register() == (0, 1, 0)
+    assert world.values() == []
+
+
+def test_a_damaged_object_is_named(world: World) -> None:
+    one = world.ledger(1, 3)
+    assert one.offload
+    Path(one.offload.url.removeprefix("file://")).write_bytes(b"PAR1 no footer PAR1")
+    with pytest.raises(OffloadDamaged, match=r"ledger-1\.parquet is damaged"):
+        world.register(one)
 
 
 def test_engines_read_it(world: World) -> None:
