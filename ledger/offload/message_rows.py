@@ -30,7 +30,7 @@ from octavo.protocol.records import Record, rebuilt_batch, record_bytes
 from octavo.protocol.windows import all_records
 
 _ROW_BYTES = 32
-"""What a row takes in memory besides its key, value and headers, about."""
+"""The approximate memory of a row, without its key, value and headers."""
 _HEADER_FIELDS = (
     "base_offset", "partition_leader_epoch", "attributes", "last_offset_delta", "first_timestamp",
     "max_timestamp", "producer_id", "producer_epoch", "base_sequence", "record_count",
@@ -40,7 +40,7 @@ _NUMBERS = ("lac", "length", "digest", "rows", *_HEADER_FIELDS)
 
 @cache
 def rows_schema() -> Any:
-    """Return the columns of messages: those of a table that `octavo pipeline table` makes."""
+    """Return the columns of messages: as `octavo pipeline table` makes them."""
     import pyarrow as pa
 
     headers = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

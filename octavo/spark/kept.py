@@ -1,9 +1,9 @@
 """A connection to the cluster that a Python worker of Spark keeps from one task to the next.
 
 A stream's tasks run in a few processes, one after another in each, and only seconds apart. Without
-this each connects to the metadata store and the bookies anew. A connection serves one run of one
-query, so a query that is started again connects again. A task that fails does not give its
-connection back: the next may find another cluster.
+a kept connection, each task would connect to the metadata store and the bookies. A connection
+serves a single run of a query: a restarted query connects again. A task that fails gives up its
+connection, because the next task may find another cluster.
 """
 
 from __future__ import annotations

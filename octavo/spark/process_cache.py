@@ -1,6 +1,6 @@
 """A bounded cache that a Python process keeps between Spark's calls.
 
-Spark makes the objects of a source or a sink anew for each micro-batch, in the same process.
+For each micro-batch Spark makes new objects of a source or a sink, in the same process.
 """
 
 from __future__ import annotations

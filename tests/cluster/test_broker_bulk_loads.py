@@ -717,8 +717,9 @@ async def test_an_id_is_its_owners(far_cluster: Cluster) -> None:
 async def test_a_token_of_another_cluster_binds_no_id(far_cluster: Cluster, call: str) -> None:
     """A long-lived Spark driver keeps its proof; a new cluster at the address must not take it."""
     body: dict[str, Any] = {"ledgers": []} if call == "abort" else {"parts": []}
-    said = await ask(far_cluster, call, 0, body, {"Bulk-Load-Cluster": "gone"} | MINE)
-    assert (said.status, said.json()["code"]) == (409, "other-cluster"), said
+    for other in ("gone", "n\udce9", "x" * 5_000):
+        said = await ask(far_cluster, call, 0, body, {"Bulk-Load-Cluster": other} | MINE)
+        assert (said.status, said.json()["code"]) == (409, "other-cluster"), said
     ours = await (await far_cluster.client()).records.instance_id()
     new = {"Bulk-Load-Token": "new"}
     for headers in ({"Bulk-Load-Cluster": ours, **new}, new):
