@@ -275,18 +275,9 @@ def offload(
         policy = OffloadPolicy(int(older_than_s * 1000), bytes_min, lag_ms)
         options = OffloadOptions(
             selection_of(topics, every=every), target_of(to), policy, bytes_per_s, dry_run,
-            places() if as_table else None,
+            _places(to, catalog) if as_table else None,
         )  # fmt: skip
         return partial(offload, options=options)
-
-    def places() -> Callable[[TopicName], Place]:
-        from octavo.pipeline.table_libraries import check_libraries
-
-        check_libraries()
-        from octavo.pipeline.table import place_of
-
-        place_of(TopicName("public", "t"), to, catalog, None, {})  # refuse bad options now
-        return lambda topic: place_of(topic, to, catalog, None, {})
 
     def target_of(text: str) -> str:
         from octavo.ledger.errors import OffloadUnavailable
@@ -302,6 +293,16 @@ def offload(
     if not to:
         raise typer.BadParameter("give the target folder: --to FOLDER")
     carry_out("offload", job, Where(url, data, master, conf), as_json=as_json)
+
+
+def _places(to: str, catalog: str | None) -> Callable[[TopicName], Place]:
+    from octavo.pipeline.table_libraries import check_libraries
+
+    check_libraries()
+    from octavo.pipeline.table import place_of
+
+    place_of(TopicName("public", "t"), to, catalog, None, {})  # refuse bad options now
+    return lambda topic: place_of(topic, to, catalog, None, {})
 
 
 def _json_file(path: Path) -> dict[str, Any]:
