@@ -78,7 +78,7 @@ class _Threads:
 
 @dataclass(frozen=True)
 class _Restored:
-    """What a start restored from disks and journals: flushed, with new journal files open."""
+    """The state that a start restored from disks and journals, flushed, with new journal files."""
 
     states: LedgerStates
     cache: WriteCache

@@ -300,7 +300,8 @@ class SubscriptionInfo(NamedTuple):
     settings: SubscriptionSettings
     created_ms: int
     partitions: int = 0
-    """The topic's partitions at its creation: in later ones even `latest` begins at the start."""
+    """The topic's partitions when the subscription was created. In partitions that were added later
+    even `latest` begins at the start."""
     has_letters: bool = False
     """For another subscription's dead letters or retries."""
 

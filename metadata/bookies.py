@@ -167,8 +167,8 @@ class BookieRegistry:
             if path in self._ours:
                 await self._store.put(path, value, version)
                 return True
-            # Left by our previous session: two processes of one incarnation would share a locked
-            # folder.
+            # Left by our previous session: two processes with the same incarnation would have to
+            # share a folder, which is locked.
             if self._incarnation_of(info, found) == info.incarnation:
                 await self._store.delete(path, version)
                 await self._store.create(path, value, ephemeral=True)

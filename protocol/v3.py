@@ -185,7 +185,10 @@ def read_answer(
     entry: bytes | None = None,
     lac: int | None = None,
 ) -> bytes:
-    """Encode a read's answer; `lac` is the highest that the bookie knows, if it may be told."""
+    """Encode a read's answer.
+
+    `lac` is the highest LAC that the bookie knows; None if the reader must not learn it.
+    """
     status = _STATUS_BYTES[code]
     ids = b"".join((b"\x08", status, b"\x10", varint(ledger_id), b"\x18", varint(entry_id)))
     if entry is not None:

@@ -117,7 +117,7 @@ class InFlight:
                 self._scheduler.join(self)
 
     def hold(self) -> None:
-        """Begin no plain read: the peer does not take its answers."""
+        """Stop starting plain reads while the peer does not take its answers."""
         self._held = True
         self._scheduler.leave(self)
 

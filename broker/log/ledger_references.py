@@ -62,7 +62,10 @@ class SharedLedgers:
                 return
 
     async def referrers(self, ledger_id: int) -> tuple[Referrer, ...]:
-        """Return referrers, some perhaps outdated; none if the ledger was never shared."""
+        """Return the partitions that refer to the ledger; some may be outdated.
+
+        Empty if the ledger was never shared.
+        """
         record, _ = await self._shares.read(ledger_id)
         return () if record is None else record.referrers
 

@@ -642,7 +642,7 @@ class Subscription:
             self.wake()  # a waiting call of the member before must end
 
     def _plan_a_look(self) -> None:
-        """Plan a look at consumers: others may get the share of one that stops counting."""
+        """Plan a look at the consumers: when a consumer stops counting, others get its share."""
         at_ms = self._selection.changes_ms
         if at_ms is None or (self._look is not None and self._look_ms <= at_ms):
             return
@@ -750,8 +750,8 @@ class Subscription:
     def _lease_epoch(self) -> int:
         """Return the epoch in ack ids.
 
-        It is that of the first owner in a chain of planned hand-overs, made unique per
-        subscription, so that no other or later subscription accepts them.
+        It is the epoch of the first owner in a chain of planned hand-overs, made unique per
+        subscription, so that no other or later subscription accepts these ack ids.
         """
         word = f"{self.info.name} {self.info.created_ms}"
         return (zlib.crc32(word.encode(), self._log.lease_epoch >> 32) << 32) + self._era

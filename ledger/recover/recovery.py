@@ -149,7 +149,7 @@ class Recovery:
     # ------------------------------------------------------------------ actions
 
     def _perform(self, actions: list[RecoveryAction]) -> None:
-        # After `_stop` a late answer must not `listen`: it would never `unlisten`.
+        # A late answer after `_stop` must not register a listener: nothing would remove it.
         todo = [] if self._ended else list(reversed(actions))
         while todo:
             action = todo.pop()

@@ -211,7 +211,7 @@ class RecoveryState:
         return self._fence()
 
     def fence_failed(self, bookie_id: str, error: OctavoError) -> list[RecoveryAction]:
-        """Note a bookie that is not known to be fenced: no answer, or an error."""
+        """Note that a bookie sent no answer or an error: it may not be fenced."""
         down = isinstance(error, BookieUnavailable)  # a bookie that answers may still store entries
         if down and self.state is State.READING:
             return self._takes_nothing(bookie_id, error)

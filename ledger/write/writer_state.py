@@ -104,9 +104,9 @@ class WriterState:
         self.lap = last_add_confirmed
         self.ensemble = list(metadata.fragments[-1].bookies)
         self.acks = Acks(self.quorum, last_add_confirmed)
-        """What bookies have durably."""
+        """Entries that bookies have on disk."""
         self.received = Acks(self.quorum, last_add_confirmed) if deferred else self.acks
-        """What bookies have acked; if it is not forced, a power failure may lose it."""
+        """Entries that bookies have acked; a power failure may lose those that are not forced."""
         self._written_to = last_add_confirmed
         self._terms = [0] * self.quorum.ensemble_size
         """Changes whenever a position's acks are forgotten: see `Force`."""

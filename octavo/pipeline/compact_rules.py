@@ -69,7 +69,7 @@ def may_go(tombstone_ms: int, policy: CompactPolicy, now_ms: int) -> bool:
 def lost_before(view: View) -> tuple[int, int] | None:
     """Return the offsets that retention removed before they were compacted, or None.
 
-    None for a partition that was never compacted: a view never promised them.
+    None also for a partition that was never compacted, because no view promised its messages.
     """
     if view.compacted is None or view.earliest <= view.compacted.horizon:
         return None
